@@ -224,11 +224,6 @@ def split_url(f: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> tuple[s
 
 
 def is_local(f: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bool:
-    """Whether ``f`` is a path of this machine, not a URL of another storage."""
-    return _scheme(_text(f)) in ("", "file")
-
-
-def is_local(f: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> bool:
     """Whether ``f`` is a path or a ``file://`` URL, for which ``local_path`` gives the path."""
     return _scheme(_text(f)) in ("", "file")
 
