@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from s4async.errors import OptionsError
 
 __all__ = ["ON_OVERLAP", "Options"]
 
 KIB, MIB = 1 << 10, 1 << 20
+_KINDS: dict[str, Callable[[str], object]] = {"str": str, "int": int, "float": float}
 ON_OVERLAP = ("wait", "skip", "error")
 
 
@@ -71,14 +74,15 @@ class Options:
     @classmethod
     def from_env(cls) -> Options:
         """Defaults overridden by ``S4ASYNC_URL``, ``S4ASYNC_THREADS`` and so on. Raises ``OptionsError``."""
-        found: dict[str, str | int | float] = {}
+        found: dict[str, Any] = {}
         for field in fields(cls):
-            text = os.environ.get(f"S4ASYNC_{field.name.upper()}")
+            variable = f"S4ASYNC_{field.name.upper()}"
+            text = os.environ.get(variable)
             if text is None:
                 continue
-            kind = type(field.default)
+            kind = _KINDS[str(field.type)]
             try:
                 found[field.name] = kind(text)
             except ValueError:
-                raise OptionsError(f"S4ASYNC_{field.name.upper()}={text!r}: expected a {kind.__name__}") from None
-        return cls(**found)  # type: ignore[arg-type]
+                raise OptionsError(f"{variable}={text!r}: expected a value of type {field.type}") from None
+        return cls(**found)
