@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from s4async.codecs.base import find
-from s4async.codecs.policy import Coded, Constant, PlaneChoice, choose
+from s4async.codecs.policy import Coded, Constant, PlaneChoice, all_raw, choose
 from s4async.device.base import Bytes, Device
 from s4async.device.pool import Pool
 from s4async.format.manifest import CONSTANT, RAW
@@ -57,8 +57,9 @@ class Encoder:
         layout = dtype_of(frame.dtype).layout
         histograms = self._device.sample(raw, layout)
         choices = choose(histograms, layout, raw.size // layout.itemsize)
-        if layout.itemsize > 1 and not any(isinstance(choice, Coded | Constant) for choice in choices):
-            layout, choices = WHOLE, ()
+        if all_raw(choices):
+            done = replace(frame, layout=WHOLE.id, blobs=(self._whole(frame, raw),), data=_padded([raw.data]))
+            return Encoded(done, None, time.perf_counter() - start)
         lease = None
         planes: Bytes = raw.reshape(1, -1)
         if layout.itemsize > 1:
@@ -68,14 +69,16 @@ class Encoder:
         blobs: list[Blob] = []
         data: list[memoryview] = []
         for i, plane in enumerate(planes):
-            choice = choices[i] if choices else None
-            blob, buffers = self._plane(i, plane, choice, histograms[i])
+            blob, buffers = self._plane(i, plane, choices[i], histograms[i])
             blobs.append(blob)
-            data += buffers
-            if blob.nbytes % ALIGNMENT:
-                data.append(_PADDING[: -blob.nbytes % ALIGNMENT])
+            data += _padded(buffers)
         done = replace(frame, layout=layout.id, blobs=tuple(blobs), data=tuple(data))
         return Encoded(done, lease, time.perf_counter() - start)
+
+    def _whole(self, frame: Frame, raw: Bytes) -> Blob:
+        """The frame's bytes as its one blob; where it has one extent their checksum is known."""
+        crc = frame.extents[0].crc32c if len(frame.extents) == 1 else self._device.checksum(raw)
+        return Blob(0, RAW, raw.size, raw.size, crc)
 
     def _checked(self, extents: tuple[Extent, ...], raw: Bytes) -> tuple[Extent, ...]:
         checked, at = [], 0
@@ -85,7 +88,7 @@ class Encoder:
         return tuple(checked)
 
     def _plane(
-        self, index: int, plane: Bytes, choice: PlaneChoice | None, histogram: np.ndarray
+        self, index: int, plane: Bytes, choice: PlaneChoice, histogram: np.ndarray
     ) -> tuple[Blob, list[memoryview]]:
         if isinstance(choice, Constant):
             value = self._device.constant(plane)
@@ -117,3 +120,9 @@ class Encoder:
         if sum(sizes) + len(params) >= plane.size:
             return None
         return Blob(index, codec_id, plane.size, sum(sizes), crc, self._chunk_bytes, sizes, params), buffers
+
+
+def _padded(buffers: list[memoryview]) -> list[memoryview]:
+    """The buffers of one blob and the zeros up to the next blob."""
+    odd = sum(len(buffer) for buffer in buffers) % ALIGNMENT
+    return [*buffers, _PADDING[: ALIGNMENT - odd]] if odd else buffers
