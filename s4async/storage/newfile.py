@@ -67,12 +67,12 @@ class NewFile:
             self._target = os.path.realpath(self.path) if os.path.islink(self.path) else self.path
             existing = _existing_file(self._target)
             folder, name = os.path.split(self._target)
-            _make_folders(folder)
             _remove_debris(folder)
             for _ in range(CREATE_ATTEMPTS):
-                if self._create_locked(folder, name, 0o666 if existing is None else 0o600):
-                    break
-                _make_folders(folder)
+                with suppress(FileNotFoundError):  # a delete removed a folder on the way because it was empty
+                    _make_folders(folder)
+                    if self._create_locked(folder, name, 0o666 if existing is None else 0o600):
+                        break
             else:
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
             if existing is not None:
@@ -84,7 +84,7 @@ class NewFile:
         temporary = os.path.join(folder, f".{short}{ending}")
         try:
             self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        except (FileNotFoundError, FileExistsError):
+        except FileExistsError:
             return False
         self._temporary = temporary
         try:
@@ -174,7 +174,7 @@ def _existing_file(target: str) -> os.stat_result | None:
     """The file that is going to be replaced, if any. Raises if it must not be."""
     try:
         status = os.stat(target)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # for the latter, making the folder says which parent it is
         return None
     check_plain(status, "writing", target)
     if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
@@ -200,17 +200,18 @@ def _make_folders(folder: str) -> None:
         missing.append(folder)
         folder = os.path.dirname(folder)
     for made in reversed(missing):
-        with suppress(FileExistsError):  # another upload was faster
+        try:
             os.mkdir(made)
-        if not _is_folder(made):
-            raise NotADirectoryError(errno.ENOTDIR, f"{made} leads nowhere")
+        except FileExistsError as error:  # another upload was faster, or a link is in the way
+            if os.path.islink(made):
+                raise NotADirectoryError(errno.ENOTDIR, f"{made} leads nowhere") from error
         sync_folder(os.path.dirname(made))
 
 
 def _is_folder(path: str) -> bool:
     try:
         status = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a folder")

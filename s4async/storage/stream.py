@@ -13,17 +13,29 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import BinaryIO, cast
 
-from s4async.errors import ClosedError, ObjectNotFoundError, StorageError, UnsupportedError, UsageError, map_errors
+from s4async.errors import (
+    ClosedError,
+    ObjectNotFoundError,
+    S4AsyncError,
+    StorageError,
+    UnsupportedError,
+    UsageError,
+    map_errors,
+)
 from s4async.storage.base import ObjectInfo, as_bytes, check_range
 from s4async.storage.threads import IOThreads
 
 __all__ = ["STREAM_KEY", "StreamStorage"]
 
 STREAM_KEY = "stream"  # the only key there is
+_ERRORS: dict[type[BaseException] | tuple[type[BaseException], ...], Callable[[str], S4AsyncError]] = {
+    (TypeError, AttributeError, io.UnsupportedOperation): UsageError,
+    Exception: StorageError,
+}
 
 
 class StreamStorage:
@@ -156,7 +168,7 @@ class _Stream:
         return None
 
     def write(self, buffers: Sequence[memoryview]) -> None:
-        with map_errors({TypeError: UsageError, Exception: StorageError}, f"writing bytes to {self.name}"):
+        with map_errors(_ERRORS, f"writing bytes to {self.name}"):
             for view in map(as_bytes, buffers):
                 while view.nbytes:
                     # An object of unknown make may keep what it is given, and the memory is going to be reused.
@@ -198,7 +210,7 @@ class _Stream:
 
     def read_into(self, start: int, buffer: memoryview) -> None:
         view, done = as_bytes(buffer), 0
-        with map_errors({Exception: StorageError}, f"reading {self.name}"):
+        with map_errors(_ERRORS, f"reading {self.name}"):
             self._file.seek(start)
             while done < view.nbytes:
                 got = self._read(view[done:])
@@ -208,10 +220,13 @@ class _Stream:
 
     def _read(self, view: memoryview) -> int:
         if hasattr(self._file, "readinto"):
-            return self._file.readinto(view) or 0
-        data = self._file.read(view.nbytes)
+            got: int | None = cast(io.RawIOBase, self._file).readinto(view)
+            return 0 if got is None else got  # None: nothing for now, which a plain file never says
+        data = cast(object, self._file.read(view.nbytes))
         if not isinstance(data, (bytes, bytearray, memoryview)) or len(data) > view.nbytes:
-            raise UsageError(f"reading {self.name}: read({view.nbytes}) gave {type(data).__name__} of {len(data)}")
+            raise UsageError(
+                f"reading {self.name}: read({view.nbytes}) gave {type(data).__name__}, expected at most that many bytes"
+            )
         view[: len(data)] = data
         return len(data)
 
