@@ -65,7 +65,7 @@ class NewFile:
         """Make missing folders and the temporary file, and remove what dead processes left in the folder."""
         with file_errors("writing", self.path):
             self._target = os.path.realpath(self.path) if os.path.islink(self.path) else self.path
-            existing = _existing_file(self._target)
+            existing = _existing_file(self._target, keep=self._if_absent)
             folder, name = os.path.split(self._target)
             _remove_debris(folder)
             for _ in range(CREATE_ATTEMPTS):
@@ -170,13 +170,15 @@ def _batch(pending: deque[memoryview]) -> list[memoryview]:
     return batch
 
 
-def _existing_file(target: str) -> os.stat_result | None:
-    """The file that is going to be replaced, if any. Raises if it must not be."""
+def _existing_file(target: str, *, keep: bool) -> os.stat_result | None:
+    """The file that is going to be replaced, if any. Raises if it must not be. ``keep``: it is not going to be."""
     try:
         status = os.stat(target)
     except (FileNotFoundError, NotADirectoryError):  # for the latter, making the folder says which parent it is
         return None
     check_plain(status, "writing", target)
+    if keep:
+        return None
     if not os.access(target, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise AccessDeniedError(
             f"writing {target}: the existing object is read-only for user {os.geteuid()}, so it is kept; "

@@ -272,7 +272,7 @@ def test_calls_are_cut_to_what_the_system_takes(tmp_path: Path, monkeypatch: pyt
 
 NOBODY = """
 import os, sys
-from s4async.errors import AccessDeniedError, StorageError
+from s4async.errors import AccessDeniedError, PreconditionError
 from s4async.storage.newfile import NewFile
 from s4async.storage.files import OpenFile, remove_file, scan_folder, stat_file
 root = sys.argv[1]
@@ -305,6 +305,13 @@ must(lambda: OpenFile(root + "/open/secret.s4").open(), "reading", root + "/open
 must(lambda: stat_file(root + "/closed/x.s4"), "reading", root + "/closed/x.s4")
 must(lambda: scan_folder(root, "closed", ""), "listing", root + "/closed")
 must(lambda: remove_file(root + "/read-only/old.s4", root), "deleting", root + "/read-only/old.s4")
+try:
+    file = NewFile(root + "/open/protected.s4", True)
+    file.create()
+    file.complete()
+except PreconditionError as error:
+    file.discard()
+    assert "exists already" in str(error)
 write(root + "/open/x.s4")
 print(sorted(os.listdir(root + "/open")), sorted(os.listdir(root + "/read-only")))
 """
@@ -378,12 +385,13 @@ def test_a_parent_that_is_a_file(tmp_path: Path, if_absent: bool) -> None:
     assert (tmp_path / "blocker").read_bytes() == b"kept"
 
 
-def test_a_path_that_is_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("if_absent", [False, True])
+def test_a_path_that_is_a_folder(tmp_path: Path, if_absent: bool) -> None:
     (tmp_path / "x.s4").mkdir()
     with pytest.raises(
         StorageError, match=rf"writing {tmp_path}/x.s4: Is a directory \(EISDIR\); a folder has this name"
     ):
-        write(tmp_path / "x.s4")
+        write(tmp_path / "x.s4", if_absent=if_absent)
     assert names(tmp_path) == ["x.s4"]
 
 
