@@ -1,6 +1,6 @@
 # One verb, one command; `make` alone lists them. Every verb sets up first, which costs nothing when nothing changed.
 #
-#   PYTHON=python3.12     the interpreter of .venv (default: the first of Python 3.11 to 3.14 that is found)
+#   PYTHON=python3.12     the interpreter of a new .venv (default: the first of Python 3.11 to 3.14 that is found)
 #   PIP_ARGS="..."        options for pip, for example an index that has CPU builds of torch
 #   PYTEST_ARGS="..."     options for pytest: make test PYTEST_ARGS="tests/format -k header"
 #   JOBS=1                test processes (default: one per core, at most 8)
