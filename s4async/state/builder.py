@@ -15,7 +15,7 @@ import torch
 from s4async.errors import FormatError, S4AsyncError, UnsafeLoadError
 from s4async.state.document import Node, Record
 from s4async.state.dtypes import DTYPES
-from s4async.state.regions import bytes_of
+from s4async.state.regions import bytes_of, strided
 from s4async.state.tags import BLOB, PICKLE, RUN, SPECS, VALUE
 
 __all__ = ["BuildFunction", "Builder"]
@@ -73,8 +73,8 @@ class Builder:
         """The strided tensor of a record, sharing the region's storage."""
         dtype = DTYPES[record.dtype]
         storage = self._storage(record.region)
-        tensor = torch.empty(0, dtype=dtype.dtype, device=storage.device)
-        return tensor.set_(storage, record.offset // dtype.itemsize, record.shape, record.strides)
+        start = record.offset // dtype.itemsize
+        return strided(storage, storage.device, dtype.dtype, start, record.shape, record.strides)
 
     def payload(self, node: Node) -> bytes:
         """The bytes of a BLOB or RUN node, a copy."""

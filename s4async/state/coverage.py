@@ -6,6 +6,7 @@ more than one element. Knows no torch; the only arrays are maps with one entry p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import gcd
 from typing import Any, NamedTuple
@@ -25,6 +26,11 @@ class Span(NamedTuple):
     offset: int
     itemsize: int
     dims: _Dims
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements, counting shared ones as often as they have an index."""
+        return math.prod(size for _, size in self.dims) * self.itemsize
 
     @property
     def end(self) -> int:

@@ -18,7 +18,7 @@ from s4async.state import tags
 from s4async.state.coverage import is_dense, span
 from s4async.state.document import Node, Record
 from s4async.state.dtypes import PACKED_INT
-from s4async.state.regions import bytes_of
+from s4async.state.regions import bytes_of, strided
 from s4async.state.skeleton import dtype_and_shape
 from s4async.state.tensors import FORBIDDEN_MODULES
 
@@ -93,8 +93,8 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a tensor as integers of its element size: copying them works for every dtype."""
     plain = tensor.detach().as_subclass(torch.Tensor)
     dtype = PACKED_INT.get(plain.itemsize, torch.complex128)
-    words = torch.empty(0, dtype=dtype, device=plain.device)
-    return words.set_(plain.untyped_storage(), plain.storage_offset(), plain.shape, plain.stride())
+    start = int(plain.storage_offset())
+    return strided(plain.untyped_storage(), plain.device, dtype, start, plain.shape, plain.stride())
 
 
 def put_tensor(dest: torch.Tensor, built: torch.Tensor, assign: Assign) -> None:

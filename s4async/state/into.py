@@ -49,6 +49,7 @@ class Match:
     def fill(self, storages: Mapping[int, torch.UntypedStorage], *, weights_only: bool = True) -> LoadReport:
         """Fill ``into`` from restored storages. Tensors keep their identity, memory and device."""
         self._skeleton.check_safe(weights_only)
+        self._skeleton.check_storages(storages)
         builder = Builder(BUILDERS, storages, weights_only)
         with torch.no_grad():
             for action in self._actions:

@@ -2,13 +2,15 @@
 
 A view is *dense* if all bytes between its first and last element are its own. Dense views that overlap share a
 region; a view with holes that shares no element is stored compact, in an order that keeps its dimension permutation;
-views with holes that do share elements lie in one region, a private copy with the uncovered bytes zeroed. Decides by
-addresses, shapes and strides; reads bytes only for that private copy. Grouping is by storage: memory that reaches two
+views with few holes that share elements lie in one region, a private copy with the uncovered bytes zeroed; a view with
+more holes than elements is stored compact whatever it shares, unless the others fill the holes. Decides by addresses,
+shapes and strides; reads bytes only for that private copy. Grouping is by storage: memory that reaches two
 storages at different addresses (two NumPy slices of one array) is stored twice.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from s4async.frame import Region
 from s4async.state.coverage import Span, families, hidden_units, is_dense, self_overlaps, span
 from s4async.state.dtypes import PACKED_INT
 
-__all__ = ["Place", "Source", "View", "bytes_of", "place"]
+__all__ = ["Place", "Source", "View", "bytes_of", "place", "strided"]
 
 _MAX_ITEMSIZE = 16
 
@@ -106,15 +108,29 @@ def place(views: Sequence[View]) -> tuple[tuple[Source, ...], list[Place]]:
     return tuple(sources), [found for found in places if found is not None]
 
 
+def strided(
+    storage: torch.UntypedStorage,
+    device: torch.device,
+    dtype: torch.dtype,
+    offset: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+) -> torch.Tensor:
+    """A tensor over memory that exists; ``offset`` and ``strides`` in elements."""
+    empty = _EMPTY.get((dtype, device))
+    if empty is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # complex32 is "experimental"; its bits are not
+            empty = _EMPTY[dtype, device] = torch.empty(0, dtype=dtype, device=device)
+    return empty.data.set_(storage, offset, shape, strides)
+
+
 def bytes_of(storage: torch.UntypedStorage, device: torch.device, offset: int, nbytes: int) -> torch.Tensor:
     """``nbytes`` bytes of a storage as a one-dimensional ``uint8`` tensor."""
-    empty = _EMPTY.get(device)
-    if empty is None:
-        empty = _EMPTY[device] = torch.empty(0, dtype=torch.uint8, device=device)
-    return empty.data.set_(storage, offset, (nbytes,), (1,)) if nbytes else empty.data
+    return strided(storage, device, torch.uint8, offset, (nbytes,), (1,))
 
 
-_EMPTY: dict[torch.device, torch.Tensor] = {}  # an empty tensor costs more than a view of one
+_EMPTY: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}  # making one costs as much as all the rest
 _LOCATIONS: dict[torch.device, str] = {}
 
 
@@ -155,7 +171,7 @@ def _alone(aliases: list[View]) -> _Part:
     own = view.span
     if is_dense(own.dims):
         return _run(aliases, own.offset, own.end)
-    if self_overlaps(own.dims):
+    if self_overlaps(own.dims) and own.end - own.offset < own.nbytes:
         return _masked(aliases, own.offset, own.end)
     return _compact(aliases)
 
@@ -181,8 +197,7 @@ def _compact(aliases: list[View]) -> _Part:
     itemsize = view.itemsize
     if itemsize not in PACKED_INT:  # complex128: two halves per element
         shape, steps, itemsize = [*shape, itemsize // 8], [*(2 * step for step in steps), 1], 8
-    tensor = torch.empty(0, dtype=PACKED_INT[itemsize], device=view.device)
-    tensor.set_(view.storage, view.offset // itemsize, shape, steps)
+    tensor = strided(view.storage, view.device, PACKED_INT[itemsize], view.offset // itemsize, shape, steps)
     return _Part(tensor, count * view.itemsize, [(alias, 0, tuple(strides)) for alias in aliases])
 
 
@@ -196,17 +211,34 @@ def _tied(cluster: list[View]) -> list[_Part]:
     members = list(distinct.values())
     spans = [aliases[0].span for aliases in members]
     start, end = min(s.offset for s in spans), max(s.end for s in spans)
+    covered = all(is_dense(s.dims) for s in spans)
+    if not covered:
+        if end - start > 2 * sum(s.nbytes for s in spans):
+            return _peeled(members, spans)
+        covered, kin = families(spans)
+        if not covered and len(kin) > 1:
+            return [part for family in kin for part in _tied([v for number in family for v in members[number]])]
+        if not covered and any(map(_is_holey, spans)):
+            return _peeled(members, spans)
     if any((s.offset - start) % s.itemsize for s in spans):
         # Some view would start inside an element of itself: begin earlier, at an offset that suits every element size.
         return [_masked(cluster, start - start % _MAX_ITEMSIZE, end)]
-    if all(is_dense(s.dims) for s in spans):
-        return [_run(cluster, start, end)]
-    covered, kin = families(spans)
-    if covered:
-        return [_run(cluster, start, end)]
-    if len(kin) == 1:
-        return [_masked(cluster, start, end)]
-    return [part for family in kin for part in _tied([view for number in family for view in members[number]])]
+    return [_run(cluster, start, end) if covered else _masked(cluster, start, end)]
+
+
+def _is_holey(s: Span) -> bool:
+    return s.end - s.offset > 2 * s.nbytes
+
+
+def _peeled(members: list[list[View]], spans: list[Span]) -> list[_Part]:
+    """Views with more holes than elements by themselves, and the others as they then lie.
+
+    This ends the tie between a sparse view and what it shares elements with; keeping it would store and allocate the
+    holes: ``big[::1000]`` beside ``big[:10]`` would cost as much as ``big``.
+    """
+    parts = [_alone(aliases) for aliases, s in zip(members, spans, strict=True) if _is_holey(s)]
+    rest = [view for aliases, s in zip(members, spans, strict=True) if not _is_holey(s) for view in aliases]
+    return parts + [part for cluster in _clusters(rest) for part in _tied(cluster)]
 
 
 def _masked(views: list[View], start: int, end: int) -> _Part:

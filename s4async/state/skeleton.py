@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from s4async.errors import StateMismatchError, UnsafeLoadError
+from s4async.errors import StateMismatchError, UnsafeLoadError, UsageError
 from s4async.frame import Region
 from s4async.state import tags
 from s4async.state.builder import Builder
 from s4async.state.document import Node, Record, decode, join
 from s4async.state.tree import BUILDERS
+from s4async.state.writer import type_name
 
 __all__ = ["Leaf", "Skeleton", "dtype_and_shape", "parts", "records", "walk"]
 
@@ -108,10 +109,23 @@ class Skeleton:
                 "checkpoint, since that may run any code; or leave them out with keys="
             )
 
+    def check_storages(self, storages: Mapping[int, torch.UntypedStorage]) -> None:
+        """Raise ``UsageError`` for a storage that cannot be its region: a map_location function can return anything."""
+        for index, storage in storages.items():
+            region, given = self.regions[index], cast(object, storage)
+            nbytes = given.nbytes() if isinstance(given, torch.UntypedStorage) else -1
+            if nbytes != region.nbytes:
+                raise UsageError(
+                    f"region {region.name!r}: expected an untyped storage of {region.nbytes} bytes, got a "
+                    f"{type_name(given)}{f' of {nbytes}' if nbytes >= 0 else ''}; a map_location function returns the "
+                    "storage it was given, moved"
+                )
+
     def build(self, storages: Mapping[int, torch.UntypedStorage], *, weights_only: bool = True) -> Any:
         """The state. ``storages``: one per index in ``region_indexes``, filled, on their final devices; tensors are
-        views of them, arrays and byte strings are copies."""
+        views of them, arrays and byte strings are copies. Raises ``UnsafeLoadError``, ``FormatError``."""
         self.check_safe(weights_only)
+        self.check_storages(storages)
         return Builder(BUILDERS, storages, weights_only).build(self.root)
 
 
