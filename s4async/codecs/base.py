@@ -19,7 +19,7 @@ from s4async.device.base import Bytes
 from s4async.errors import UnsupportedError, UsageError
 from s4async.format.manifest import CONSTANT, RAW
 
-__all__ = ["ZSTD", "Codec", "find", "register"]
+__all__ = ["ZSTD", "Codec", "find", "readable", "register"]
 
 ZSTD = "zstd"
 
@@ -77,3 +77,9 @@ def find(id: str, kind: str) -> Codec:
             except ImportError as error:
                 raise UnsupportedError(f"codec {id!r} on {kind!r} devices needs a missing library: {error}") from error
         return _codecs[id, kind]
+
+
+def readable(id: str, kind: str) -> bool:
+    """Whether this build names a codec ``id`` for devices of this ``kind``; loads nothing."""
+    with _lock:
+        return (id, kind) in _classes

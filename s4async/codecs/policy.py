@@ -7,6 +7,7 @@ whole of it), *coded*, or *raw*. Must not know frames or devices. Invariant: equ
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from s4async.codecs.base import ZSTD
 from s4async.format.planes import Layout
 
-__all__ = ["Coded", "Constant", "PlaneChoice", "Raw", "choose", "entropy_bits"]
+__all__ = ["Coded", "Constant", "PlaneChoice", "Raw", "all_raw", "choose", "entropy_bits"]
 
 CODED_SHARE = 0.975
 """Code a plane if its entropy is at most this share of 8 bits. Measured with zstd: at 7.8 bits Huffman codes still save
@@ -58,6 +59,11 @@ def choose(
     return tuple(_choice(histograms[i], count, coder) for i in range(len(layout.planes)))
 
 
+def all_raw(choices: Sequence[PlaneChoice]) -> bool:
+    """Whether splitting would be in vain."""
+    return all(isinstance(choice, Raw) for choice in choices)
+
+
 def _choice(histogram: npt.NDArray[np.int64], count: int, coder: str) -> PlaneChoice:
     bits = entropy_bits(histogram)
     pays = bits <= 8 * CODED_SHARE and count * (8 - bits) / 8 >= MIN_SAVING_BYTES
@@ -67,12 +73,13 @@ def _choice(histogram: npt.NDArray[np.int64], count: int, coder: str) -> PlaneCh
     return other
 
 
-def entropy_bits(histogram: npt.NDArray[np.int64]) -> float:
+def entropy_bits(histogram: npt.NDArray[np.int64], *, corrected: bool = True) -> float:
     """Entropy per symbol of what the sample was taken from: the sample's own, plus the bias of small samples (Miller
-    and Madow: half a nat for every symbol but one, divided by the sample's size). 0 for an empty sample."""
+    and Madow: half a nat for every symbol but one, divided by the sample's size). 0 for an empty sample.
+    ``corrected=False``: the sample's own, where it is the whole."""
     counts = histogram[histogram > 0]
     total = int(counts.sum())
     if total == 0:
         return 0.0
     own = math.log2(total) - float(counts @ np.log2(counts)) / total
-    return own + (counts.size - 1) / (2 * math.log(2) * total)
+    return own + corrected * (counts.size - 1) / (2 * math.log(2) * total)

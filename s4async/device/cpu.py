@@ -1,9 +1,9 @@
 """The CPU device: every kernel in NumPy, and by that the definition that other devices are compared with.
 
-Responsible for speed on one core and for letting others run: work goes block by block, each small enough to stay in
-the core's own cache with all its temporaries, through scratch arrays that every thread keeps, in calls that release
-the GIL. It must not know codecs, frames or files. Invariants: temporaries are bounded by a block, inputs are only read,
-arrays may start at any address, and sizes are checked before the first write.
+Responsible for speed on one core and for letting others run: work goes block by block, small enough to stay in cache
+and large enough that threads seldom meet at the GIL, which every call releases; temporaries are scratch that each
+thread keeps. It must not know codecs, frames or files. Invariants: temporaries are bounded by a block, inputs are only
+read, arrays may start at any address, and sizes are checked before the first write.
 
 Words are taken apart and put together in halves (64 <-> 32 <-> 16 bits), because changing the width by two is the
 cheapest vector operation there is; only 16-bit words meet bytes.
@@ -25,9 +25,7 @@ from s4async.format.planes import Layout
 
 __all__ = ["CpuDevice"]
 
-BLOCK_BYTES = (
-    256 << 10
-)  # raw bytes; with planes and temporaries up to 1 MiB, while a call is still 20 times its overhead
+BLOCK_BYTES = 1 << 20  # raw bytes; a call then takes 20 us or more, so that threads seldom queue for the GIL
 WORDS = {n: np.dtype(f"<u{n}") for n in (1, 2, 4, 8)}
 INFINITY_TWICE = 0xFF000000  # a float32 shifted left by one: above this, all are NaNs
 
