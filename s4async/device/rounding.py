@@ -17,7 +17,7 @@ __all__ = ["Rounding", "Words", "rounding_of"]
 
 Words = npt.NDArray[np.unsignedinteger]
 Rounding = Callable[[Words, Words, Words], None]
-"""``rounding(high, low, spare)``: fill ``low`` (16-bit words) from ``high`` (32-bit words). ``spare``: like ``high``."""
+"""``rounding(high, low, spare)``: fill ``low`` (16-bit words) from ``high`` (32-bit words); ``spare`` like ``high``."""
 
 OVERFLOW = 0x47800000  # 2**16: this and all above round to infinity in float16
 NORMAL = 0x38800000  # 2**-14: below this, float16 has subnormals only
