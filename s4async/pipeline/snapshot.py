@@ -90,8 +90,9 @@ def _copy(sources: Sequence[Source], arena: torch.Tensor, starts: Sequence[int])
                 target = target.view(tensor.dtype).view(tensor.shape)
             targets.append(target)
             tensors.append(tensor)
-    with torch.no_grad():
-        torch._foreach_copy_(targets, tensors)
+    if targets:  # torch refuses an empty list
+        with torch.no_grad():
+            torch._foreach_copy_(targets, tensors)
 
 
 class Live:
