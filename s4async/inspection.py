@@ -22,7 +22,7 @@ __all__ = ["Entry", "Inspection", "inspect_place", "verify_place"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One leaf of the state. ``stored_bytes``: its share of the frames; tied tensors count at the first of them.
+    """One leaf of the state. ``dtype`` is empty where there is none. ``stored_bytes``: its share of the frames; tied tensors count at the first of them.
     ``codecs``: what its planes are stored with, in order; ``derived``: rounded from another tensor, no bytes."""
 
     name: str
@@ -90,8 +90,8 @@ def _describe(found: Found, nbytes: int) -> Inspection:
             Entry(
                 name=leaf.path,
                 kind=leaf.kind,
-                dtype=leaf.dtype,
-                shape=leaf.shape,
+                dtype=leaf.dtype or "",
+                shape=leaf.shape or (),
                 raw_bytes=manifest.regions[leaf.region].nbytes if first and leaf.region is not None else 0,
                 stored_bytes=stored.get(leaf.region, 0) if first and leaf.region is not None else 0,
                 codecs="" if leaf.region is None else codecs.get(leaf.region, ""),

@@ -168,8 +168,11 @@ class Loading:
         if self._match is not None:
             return self._match.fill(self._storages, weights_only=self._request.weights_only)
         regions = self._found.manifest.regions
+        host = self._skeleton.host_regions  # arrays and byte strings stay where they are
         placed = {
-            index: _placed(storage, regions[index].location, self._request.map_location)
+            index: storage
+            if index in host
+            else _placed(storage, regions[index].location, self._request.map_location)
             for index, storage in self._storages.items()
         }
         return self._skeleton.build(placed, weights_only=self._request.weights_only)

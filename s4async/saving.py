@@ -238,7 +238,7 @@ def _metadata(metadata: Mapping[str, object] | None) -> bytes:
 def _info() -> dict[str, str | int | float | bool | None]:
     return {
         "writer": f"s4async {__version__}",
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "python": platform.python_version(),
         "device": "cpu",
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
