@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,7 +144,9 @@ class ZipNN:
     copy into place is timed, because a restore needs the bytes there."""
 
     def __init__(self, dtype: str) -> None:
-        from zipnn import ZipNN as Peer
+        with warnings.catch_warnings():  # importing it imports deprecated parts of others
+            warnings.simplefilter("ignore")
+            from zipnn import ZipNN as Peer
 
         self.name = "ZipNN"
         self._peer = Peer(input_format="byte", bytearray_dtype=dtype, threads=1)
