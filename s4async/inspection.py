@@ -11,7 +11,7 @@ from s4async.codecs.base import readable
 from s4async.format.manifest import CONSTANT, RAW, Manifest
 from s4async.format.planes import ROUNDED
 from s4async.handle import CheckpointInfo
-from s4async.loading import Found, Where, find
+from s4async.loading import Found, Where, find, naming
 from s4async.options import Options
 from s4async.pipeline.flow import Meter
 from s4async.pipeline.restore import verify_object
@@ -73,14 +73,16 @@ def verify_place(where: Where, options: Options) -> CheckpointInfo:
             return found, found.reader.nbytes
 
     found, nbytes = engine.current().run(work())
-    Skeleton.decode(found.manifest.skeleton, found.manifest.regions)
+    with naming(found.name):
+        Skeleton.decode(found.manifest.skeleton, found.manifest.regions)
     step = None if found.record is None else found.record.step
     return CheckpointInfo(found.name, step, found.manifest.raw_nbytes, nbytes)
 
 
 def _describe(found: Found, nbytes: int) -> Inspection:
     manifest = found.manifest
-    skeleton = Skeleton.decode(manifest.skeleton, manifest.regions)
+    with naming(found.name):
+        skeleton = Skeleton.decode(manifest.skeleton, manifest.regions)
     stored, codecs = _by_region(manifest)
     entries: list[Entry] = []
     seen: set[int] = set()

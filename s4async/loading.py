@@ -7,8 +7,8 @@ thread in a blocking load. Sizes are checked against the machine's memory before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,11 @@ from s4async.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     DeviceError,
+    FormatError,
     ObjectNotFoundError,
     S4AsyncError,
+    UnsafeLoadError,
+    UnsupportedError,
 )
 from s4async.format.manifest import Manifest
 from s4async.handle import LoadHandle
@@ -34,7 +37,17 @@ from s4async.pipeline.restore import restore_regions
 from s4async.state import Match, Skeleton, match
 from s4async.storage.base import ObjectReader, Storage
 
-__all__ = ["Found", "LoadRequest", "Loading", "MapLocation", "Where", "find", "load_blocking", "load_in_background"]
+__all__ = [
+    "Found",
+    "LoadRequest",
+    "Loading",
+    "MapLocation",
+    "Where",
+    "find",
+    "load_blocking",
+    "load_in_background",
+    "naming",
+]
 
 MapLocation = (
     str | torch.device | Mapping[str, str] | Callable[[torch.UntypedStorage, str], torch.UntypedStorage | None] | None
@@ -120,6 +133,15 @@ def _check_uuid(manifest: Manifest, item: DataObject, name: str) -> None:
         )
 
 
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put ``name`` before what the skeleton says is wrong with it: it does not know where it came from."""
+    try:
+        yield
+    except (FormatError, UnsafeLoadError, UnsupportedError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
 class Loading:
     """One load, in four steps. ``meter`` counts for ``LoadHandle.progress``."""
 
@@ -138,8 +160,10 @@ class Loading:
     def prepare(self) -> None:
         """Decide which regions are wanted and where they go; allocates, changes nothing of the caller's."""
         manifest, request = self._found.manifest, self._request
-        skeleton = Skeleton.decode(manifest.skeleton, manifest.regions)
-        self._skeleton = skeleton if request.keys is None else skeleton.select(request.keys)
+        with naming(self._found.name):
+            skeleton = Skeleton.decode(manifest.skeleton, manifest.regions)
+            self._skeleton = skeleton if request.keys is None else skeleton.select(request.keys)
+            self._skeleton.check_safe(request.weights_only)  # here, before tensors of `into` are overwritten
         self._match: Match | None = None
         targets: Mapping[int, torch.Tensor] = {}
         if request.into is not None:
@@ -165,14 +189,16 @@ class Loading:
 
     def finish(self) -> Any:
         """Build the state, or fill ``into`` and return the report."""
+        with naming(self._found.name):
+            return self._finish()
+
+    def _finish(self) -> Any:
         if self._match is not None:
             return self._match.fill(self._storages, weights_only=self._request.weights_only)
         regions = self._found.manifest.regions
         host = self._skeleton.host_regions  # arrays and byte strings stay where they are
         placed = {
-            index: storage
-            if index in host
-            else _placed(storage, regions[index].location, self._request.map_location)
+            index: storage if index in host else _placed(storage, regions[index].location, self._request.map_location)
             for index, storage in self._storages.items()
         }
         return self._skeleton.build(placed, weights_only=self._request.weights_only)

@@ -6,7 +6,9 @@ here, by name, before anybody allocates by what it says; offsets are derived, so
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +26,7 @@ MAX_FRAME_NBYTES = 1 << 30  # raw; what a reader may have to hold to check one f
 KNOWN_FEATURES: frozenset[str] = frozenset()  # what a later writer may require of a reader; "delta" will be the first
 _CRC_LIMIT = 1 << 32
 
+T = TypeVar("T")
 _Info = dict[str, str | int | float | bool | None]
 _WireRegion = tuple[str, str, int, str]
 _WireBlob = tuple[int, str, int, int, int, int, list[int], bytes]
@@ -138,7 +141,7 @@ def decode(data: bytes, header: Header, end: int, where: str) -> Manifest:
 
 def _region(record: _WireRegion, index: int, where: str) -> Region:
     name, dtype, nbytes, location = record
-    dtype_of(dtype)
+    _known(dtype_of, dtype, f"{where}: region {index} {name!r}")
     if not 0 <= nbytes <= MAX_REGION_NBYTES:
         raise FormatError(f"{where}: region {index} {name!r}: {nbytes} bytes, the limit is {MAX_REGION_NBYTES}")
     return Region(name, dtype, nbytes, location)
@@ -146,7 +149,7 @@ def _region(record: _WireRegion, index: int, where: str) -> Region:
 
 def _frame(record: _WireFrame, index: int, offset: int, regions: tuple[Region, ...], where: str) -> Frame:
     dtype, layout_id, transform, source_record, extent_records, blob_records = record
-    dtype_of(dtype)
+    _known(dtype_of, dtype, where)
     if transform:
         raise UnsupportedError(f"{where}: transform {transform!r} is unknown to this build; upgrade s4async")
     if not extent_records:
@@ -160,7 +163,7 @@ def _frame(record: _WireFrame, index: int, offset: int, regions: tuple[Region, .
         return Frame(index, dtype, extents, ROUNDED, transform, source, (), offset)
     if source_record is not None:
         raise FormatError(f"{where}: rule 'only a derived frame has a source'")
-    layout = layout_of(layout_id)
+    layout = _known(layout_of, layout_id, where)
     if any(e.nbytes % layout.itemsize or e.offset % layout.itemsize for e in extents):
         raise FormatError(f"{where}: rule 'extents hold whole elements': layout {layout_id}, extents {extents}")
     if [b[0] for b in blob_records] != list(range(layout.itemsize)):
@@ -223,6 +226,13 @@ def _blob(record: _WireBlob, plane_nbytes: int, where: str) -> Blob:
             f"{chunk_nbytes}, {len(sizes)} sizes"
         )
     return Blob(plane, codec, raw_nbytes, nbytes, crc, chunk_nbytes, tuple(sizes), params)
+
+
+def _known(find: Callable[[str], T], name: str, where: str) -> T:
+    try:
+        return find(name)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{where}: {error}") from error
 
 
 def _check_crc(crc: int, where: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from s4async.codecs.base import find
 from s4async.device.base import Bytes, Device
 from s4async.device.pool import Pool
-from s4async.errors import CorruptionError, FormatError
+from s4async.errors import CorruptionError, FormatError, UnsupportedError
 from s4async.format.manifest import CONSTANT, RAW
 from s4async.format.planes import WHOLE, layout_of
 from s4async.frame import Blob, Extent, Frame, Region, align
@@ -105,7 +105,10 @@ class Decoder:
             return blob.params[0]
         if blob.codec == RAW:
             return data
-        codec = find(blob.codec, self.device.kind)
+        try:
+            codec = find(blob.codec, self.device.kind)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self.where}: frame {frame.index}, plane {blob.plane}: {error}") from error
         plane = self.pool.lease(blob.raw_nbytes)
         leases.append(plane)
         at = 0
