@@ -66,7 +66,8 @@ def put_scalar(w: Writer, value: np.generic, path: str) -> None:
     w.tokens.append(tags.SCALAR)
     put_dtype(w, dtype, path)
     if isinstance(value, np.str_):
-        w.blobs.append(str(value).encode("utf-32-le", "surrogatepass"))  # an array would strip trailing zeros
+        text = str.__str__(value)  # not str(value) or an array: both strip trailing zeros
+        w.blobs.append(text.encode("utf-32-le", "surrogatepass"))
     else:
         w.blobs.append(bytes(value) if isinstance(value, np.bytes_) else np.asarray(value).tobytes())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 
@@ -18,23 +19,31 @@ from s4async.state.dtypes import DTYPES
 from s4async.state.regions import bytes_of, strided
 from s4async.state.tags import BLOB, PICKLE, RUN, SPECS, VALUE
 
-__all__ = ["BuildFunction", "Builder"]
+__all__ = ["AssembleFunction", "BuildFunction", "Builder", "Tables"]
 
-BuildFunction = Callable[["Builder", Node], object]
+BuildFunction = Callable[["Builder", Node], object]  # of a leaf
+AssembleFunction = Callable[["Builder", Node, list[object]], object]  # of a container, from its built children
+
+
+class Tables(NamedTuple):
+    """The functions of all tags."""
+
+    leaves: Mapping[int, BuildFunction]
+    containers: Mapping[int, AssembleFunction]
 
 
 class Builder:
     """Builds the objects of one document. ``storages``: by region index, on the devices the tensors shall have."""
 
-    __slots__ = ("_functions", "_storages", "_trail", "_weights_only")
+    __slots__ = ("_containers", "_leaves", "_storages", "_trail", "_weights_only")
 
     def __init__(
         self,
-        functions: Mapping[int, BuildFunction],
+        tables: Tables,
         storages: Mapping[int, torch.UntypedStorage],
         weights_only: bool,
     ) -> None:
-        self._functions = functions
+        self._leaves, self._containers = tables
         self._storages = storages
         self._weights_only = weights_only
         self._trail: list[str] = []
@@ -45,11 +54,22 @@ class Builder:
         return "/".join(self._trail)
 
     def build(self, node: Node) -> object:
-        """The object of a node. Raises ``FormatError``, ``UnsafeLoadError``, ``UnsupportedError``."""
+        """The object of a node. Raises ``FormatError``, ``UnsafeLoadError``, ``UnsupportedError``.
+
+        One Python frame per level of nesting, so that the depth that a skeleton allows is far below Python's limit.
+        """
         if node.tag == VALUE:
             return node.args[0]
         try:
-            return self._functions[node.tag](self, node)
+            assemble = self._containers.get(node.tag)
+            if assemble is None:
+                return self._leaves[node.tag](self, node)
+            parts = []
+            for name, child in zip(node.names(), node.children, strict=True):
+                self._trail.append(name)
+                parts.append(self.build(child))
+                self._trail.pop()
+            return assemble(self, node, parts)
         except (S4AsyncError, MemoryError):
             raise
         except Exception as error:  # constructors of many libraries, fed by an untrusted document
@@ -59,15 +79,6 @@ class Builder:
         """The object of a node that is built by itself; ``path`` is for messages."""
         self._trail = [path] if path else []
         return self.build(node)
-
-    def children(self, node: Node) -> list[object]:
-        """The objects of the children, in order."""
-        built = []
-        for name, child in zip(node.names(), node.children, strict=True):
-            self._trail.append(name)
-            built.append(self.build(child))
-            self._trail.pop()
-        return built
 
     def view(self, record: Record) -> torch.Tensor:
         """The strided tensor of a record, sharing the region's storage."""
@@ -106,4 +117,4 @@ class Builder:
             raise FormatError(f"{self.path!r}: region {region} was not restored") from None
 
 
-PICKLE_BUILDERS: dict[int, BuildFunction] = {PICKLE: Builder.unpickle}
+PICKLED: dict[int, BuildFunction] = {PICKLE: Builder.unpickle}

@@ -15,11 +15,11 @@ from typing import Any
 
 from s4async.errors import FormatError, StateMismatchError, UnsafeLoadError
 from s4async.state import tags
-from s4async.state.builder import Builder, BuildFunction
+from s4async.state.builder import AssembleFunction, Builder, BuildFunction
 from s4async.state.document import Node, join
-from s4async.state.writer import Writer, printable
+from s4async.state.writer import Encoder, Writer, printable
 
-__all__ = ["BUILDERS", "class_name", "find_class", "is_namedtuple", "put_instance", "put_namespace"]
+__all__ = ["ASSEMBLERS", "BUILDERS", "class_name", "encoder_of", "find_class", "is_namedtuple", "put_namespace"]
 
 
 def _lookup(module: str, qualname: str) -> object:
@@ -73,18 +73,13 @@ def is_namedtuple(kind: type) -> bool:
     )
 
 
-def put_instance(w: Writer, value: object, path: str) -> bool:
-    """Write an enum member, a named tuple or a dataclass instance; ``False`` if it is none of these."""
-    kind = type(value)
-    if isinstance(value, Enum):
-        _put_enum(w, value, path)
-    elif is_namedtuple(kind):
-        _put_namedtuple(w, value, path)
-    elif dataclasses.is_dataclass(kind):
-        _put_dataclass(w, value, path)
-    else:
-        return False
-    return True
+def encoder_of(kind: type) -> Encoder | None:
+    """What writes instances of an enum, a named tuple or a dataclass."""
+    if issubclass(kind, Enum):
+        return _put_enum
+    if is_namedtuple(kind):
+        return _put_namedtuple
+    return _put_dataclass if dataclasses.is_dataclass(kind) else None
 
 
 def _put_enum(w: Writer, value: Enum, path: str) -> None:
@@ -140,7 +135,7 @@ def _put_fields(w: Writer, value: object, head: tuple[object, ...], state: dict[
     w.enter(value, path)
     w.tokens += (*head, len(state), *state)
     for name, part in state.items():
-        w.put(part, join(path, name))
+        w.encoders[type(part)](w, part, join(path, name))
     w.leave(value)
 
 
@@ -190,24 +185,24 @@ def _flag(b: Builder, node: Node) -> object:
     return kind(number)
 
 
-def _namedtuple(b: Builder, node: Node) -> object:
+def _namedtuple(b: Builder, node: Node, parts: list[object]) -> object:
     module, qualname = node.args
     kind: Any = find_class(b, module, qualname, tuple)
     if not is_namedtuple(kind) or kind._fields != node.keys:
         raise StateMismatchError(
             f"{b.path!r}: {module}.{qualname} has changed: expected a named tuple of {', '.join(map(str, node.keys))}"
         )
-    return tuple.__new__(kind, b.children(node))
+    return tuple.__new__(kind, parts)
 
 
-def _dataclass(b: Builder, node: Node) -> object:
+def _dataclass(b: Builder, node: Node, parts: list[object]) -> object:
     module, qualname = node.args
     kind = find_class(b, module, qualname, object)
     slots = _slots(kind)
     if not dataclasses.is_dataclass(kind) or slots is None or not _creatable(kind):
         raise UnsafeLoadError(f"{b.path!r}: {module}.{qualname} is no dataclass that can be built without its code")
     instance = object.__new__(kind)
-    for name, value in zip(node.keys, b.children(node), strict=True):
+    for name, value in zip(node.keys, parts, strict=True):
         if name in slots:
             slots[str(name)].__set__(instance, value)
         elif kind.__dictoffset__:
@@ -220,6 +215,8 @@ def _dataclass(b: Builder, node: Node) -> object:
 BUILDERS: dict[int, BuildFunction] = {
     tags.ENUM: _enum,
     tags.FLAG: _flag,
+}
+ASSEMBLERS: dict[int, AssembleFunction] = {
     tags.NAMEDTUPLE: _namedtuple,
     tags.DATACLASS: _dataclass,
 }

@@ -15,12 +15,12 @@ from typing import Any
 
 from s4async.errors import FormatError, UnsupportedError, UnsupportedStateError
 from s4async.state import tags
-from s4async.state.builder import Builder, BuildFunction
+from s4async.state.builder import AssembleFunction, Builder, BuildFunction
 from s4async.state.classes import put_namespace
 from s4async.state.document import Node
 from s4async.state.writer import Encoder, Writer
 
-__all__ = ["BUILDERS", "ENCODERS"]
+__all__ = ["ASSEMBLERS", "BUILDERS", "ENCODERS"]
 
 _FACTORIES: dict[str, Any] = {
     kind.__name__: kind
@@ -35,9 +35,9 @@ def _put_pairs(w: Writer, value: Mapping[Any, object], path: str) -> None:
     w.tokens.append(len(items))
     names = [w.key(key, path) for key, _ in items]
     prefix = path + "/" if path else ""
-    put = w.put
+    encoders = w.encoders  # not w.put: one Python frame less per level of nesting
     for name, (_, part) in zip(names, items, strict=True):
-        put(part, prefix + name)
+        encoders[type(part)](w, part, prefix + name)
     w.leave(value)
 
 
@@ -81,8 +81,9 @@ def _put_items(w: Writer, value: Iterable[object], head: tuple[object, ...], pat
     items = list(value)
     w.tokens += (*head, len(items))
     prefix = path + "/" if path else ""
+    encoders = w.encoders
     for index, part in enumerate(items):
-        w.put(part, f"{prefix}{index}")
+        encoders[type(part)](w, part, f"{prefix}{index}")
     w.leave(value)
 
 
@@ -141,21 +142,20 @@ ENCODERS: dict[type, Encoder] = {
 }
 
 
-def _pairs(b: Builder, node: Node) -> list[tuple[object, object]]:
-    keys = [b.build(key) for key in node.keys if isinstance(key, Node)]
-    return list(zip(keys, b.children(node), strict=True))
+def _dict(b: Builder, node: Node, parts: list[object]) -> object:
+    return _filled(b, node, parts, {})
 
 
-def _filled(b: Builder, node: Node, target: Any) -> Any:
-    for key, value in _pairs(b, node):
-        target[key] = value
+def _filled(b: Builder, node: Node, parts: list[object], target: Any) -> Any:
+    for key, part in zip(node.keys, parts, strict=True):
+        target[b.build(key) if isinstance(key, Node) else key] = part
     if len(target) != len(node.keys):
         raise FormatError(f"{b.path!r}: rule 'keys are distinct'")
     return target
 
 
-def _ordered(b: Builder, node: Node) -> object:
-    built: OrderedDict[object, object] = _filled(b, node, OrderedDict())
+def _ordered(b: Builder, node: Node, parts: list[object]) -> object:
+    built: OrderedDict[object, object] = _filled(b, node, parts, OrderedDict())
     attributes = b.build(node.args[0])
     if attributes is not None:
         if type(attributes) is not dict:
@@ -164,26 +164,26 @@ def _ordered(b: Builder, node: Node) -> object:
     return built
 
 
-def _default(b: Builder, node: Node) -> object:
+def _default(b: Builder, node: Node, parts: list[object]) -> object:
     name = node.args[0]
     if name and name not in _FACTORIES:
         raise UnsupportedError(f"{b.path!r}: default factory {name!r:.40} is unknown to this build")
-    return _filled(b, node, defaultdict(_FACTORIES.get(name)))
+    return _filled(b, node, parts, defaultdict(_FACTORIES.get(name)))
 
 
-def _set(b: Builder, node: Node) -> object:
-    built = {b.build(child) for child in node.children}
-    if len(built) != len(node.children):
+def _set(b: Builder, node: Node, parts: list[object]) -> object:
+    built = set(parts)
+    if len(built) != len(parts):
         raise FormatError(f"{b.path!r}: rule 'elements are distinct'")
     return built if node.tag == tags.SET else frozenset(built)
 
 
-def _namespace(b: Builder, node: Node) -> object:
+def _namespace(b: Builder, node: Node, parts: list[object]) -> object:
     kind = _NAMESPACES.get(node.args[0])
     if kind is None:
         raise UnsupportedError(f"{b.path!r}: namespace {node.args[0]!r:.40} is unknown to this build")
     built = kind()
-    vars(built).update(zip(node.keys, b.children(node), strict=True))
+    vars(built).update(zip(node.keys, parts, strict=True))
     return built
 
 
@@ -199,16 +199,18 @@ def _random(b: Builder, node: Node) -> random.Random:
 
 BUILDERS: dict[int, BuildFunction] = {
     tags.ABSENT: lambda b, node: None,
-    tags.DICT: lambda b, node: _filled(b, node, {}),
+    tags.RANDOM: _random,
+}
+ASSEMBLERS: dict[int, AssembleFunction] = {
+    tags.DICT: _dict,
     tags.ORDERED: _ordered,
     tags.DEFAULT: _default,
-    tags.COUNTER: lambda b, node: _filled(b, node, Counter()),
-    tags.PROXY: lambda b, node: MappingProxyType(_filled(b, node, {})),
-    tags.LIST: lambda b, node: b.children(node),
-    tags.TUPLE: lambda b, node: tuple(b.children(node)),
-    tags.DEQUE: lambda b, node: deque(b.children(node), node.args[0]),
+    tags.COUNTER: lambda b, node, parts: _filled(b, node, parts, Counter()),
+    tags.PROXY: lambda b, node, parts: MappingProxyType(_filled(b, node, parts, {})),
+    tags.LIST: lambda b, node, parts: parts,
+    tags.TUPLE: lambda b, node, parts: tuple(parts),
+    tags.DEQUE: lambda b, node, parts: deque(parts, node.args[0]),
     tags.SET: _set,
     tags.FROZENSET: _set,
     tags.NAMESPACE: _namespace,
-    tags.RANDOM: _random,
 }

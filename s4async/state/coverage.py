@@ -73,20 +73,19 @@ def hidden_units(spans: Sequence[Span], start: int, end: int) -> tuple[int, npt.
     return unit, hidden
 
 
-def families(spans: Sequence[Span]) -> tuple[bool, list[list[int]]]:
-    """Whether the spans cover their common interval, and which of them share elements, directly or through others.
+def families(spans: Sequence[Span]) -> tuple[int, list[list[int]]]:
+    """How many bytes the spans cover together, and which of them share elements, directly or through others.
 
     Looks at one period where all spans repeat with the same outermost stride and stay inside it (column slices of one
     matrix), so that the map of owners is a row and not the matrix.
     """
-    covered = True
+    repeats = 1
     while all(s.dims for s in spans) and len({(s.dims[-1], s.itemsize) for s in spans}) == 1:
+        stride, size = spans[0].dims[-1]
         inner = [s._replace(dims=s.dims[:-1]) for s in spans]
-        period = spans[0].dims[-1][0] * spans[0].itemsize
-        width = max(s.end for s in inner) - min(s.offset for s in inner)
-        if width > period:
+        if max(s.end for s in inner) - min(s.offset for s in inner) > stride * spans[0].itemsize:
             break
-        covered = covered and width == period
+        repeats *= size
         spans = inner
     start, end = min(s.offset for s in spans), max(s.end for s in spans)
     unit = gcd(start, end, *(s.itemsize for s in spans))
@@ -101,7 +100,7 @@ def families(spans: Sequence[Span]) -> tuple[bool, list[list[int]]]:
     found: dict[int, list[int]] = {}
     for number in range(1, len(parent)):
         found.setdefault(_root(parent, number), []).append(number - 1)
-    return covered and bool(owner.all()), list(found.values())
+    return repeats * int(np.count_nonzero(owner)) * unit, list(found.values())
 
 
 def _window(array: npt.NDArray[Any], s: Span, start: int, unit: int) -> npt.NDArray[Any]:

@@ -76,7 +76,9 @@ def decode(data: bytes, regions: Sequence[Region]) -> Node:
     for: another version, an unknown tag, dtype or flag."""
     try:
         columns = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
-        version = msgspec.msgpack.decode(columns[0], type=int) if columns else 0
+        if not columns:
+            raise FormatError("skeleton: rule 'the version comes first': the document is empty")
+        version = msgspec.msgpack.decode(columns[0], type=int)
         if version != VERSION:
             raise UnsupportedError(
                 f"the skeleton has version {version}, this build reads {VERSION}; upgrade s4async to read it"
@@ -164,27 +166,22 @@ class _Parser:
             raise self._broken(f"nested deeper than {MAX_NODE_DEPTH}")
         self._depth += 1
         args = tuple([self._readers[letter]() for letter in spec.args])
-        node = Node(token, args)
+        keys: tuple[Any, ...] = ()
+        names: Iterable[str] = ()
         if spec.body == "items":
-            node = Node(token, args, (), self._children(map(str, range(self._count()))))
-        elif spec.body == "keys":
-            node = Node(token, args, (), tuple([self._key() for _ in range(self._count())]))
+            names = map(str, range(self._count()))
         elif spec.body == "pairs":
             keys = tuple([self._key() for _ in range(self._count())])
-            node = Node(token, args, keys, self._children(map(_key_name, keys)))
+            names = map(_key_name, keys)
         elif spec.body == "fields":
-            names = tuple([self._typed(str) for _ in range(self._count())])
-            node = Node(token, args, names, self._children(names))
-        self._depth -= 1
-        return node
-
-    def _children(self, names: Iterable[str]) -> tuple[Node, ...]:
-        children = []
+            names = keys = tuple([self._typed(str) for _ in range(self._count())])
+        children = [self._key() for _ in range(self._count())] if spec.body == "keys" else []
         for name in names:
             self._trail.append(name)
             children.append(self._node())
             self._trail.pop()
-        return tuple(children)
+        self._depth -= 1
+        return Node(token, args, keys, tuple(children))
 
     def _key(self) -> Node:
         key = self._node()

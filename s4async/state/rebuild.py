@@ -30,12 +30,16 @@ _JAGGED = ("torch.nested._internal.nested_tensor", "NestedTensor")
 
 def _tensor(b: Builder, node: Node) -> torch.Tensor:
     record: Record = node.args[0]
+    return _finish(_strided(b, record), record.flags)
+
+
+def _strided(b: Builder, record: Record) -> torch.Tensor:
     tensor = b.view(record)
     if record.flags & tags.CONJ:
         tensor = torch.conj(tensor)
     if record.flags & tags.NEG:
         tensor = torch._neg_view(tensor)
-    return _finish(tensor, record.flags)
+    return tensor
 
 
 def _finish(tensor: torch.Tensor, flags: int) -> torch.Tensor:
@@ -55,16 +59,10 @@ def _part(b: Builder, node: Node) -> torch.Tensor:
     return part
 
 
-def _plain_part(b: Builder, node: Node) -> torch.Tensor:
-    if node.tag != tags.TENSOR:
-        raise FormatError(f"{b.path!r}: rule 'indices and values are strided tensors': tag {node.tag}")
-    return _part(b, node)
-
-
 def _quantized(b: Builder, node: Node) -> torch.Tensor:
     flags, dtype_name, scheme, params, inner = node.args
     dtype: Any = TORCH_CONSTANTS.get(dtype_name)
-    raw = _plain_part(b, inner)
+    raw = _strided(b, inner)
     if str(raw.dtype) != f"torch.{QUANTIZED.get(dtype)}":
         raise FormatError(f"{b.path!r}: a tensor of {dtype_name} with {raw.dtype} for its integers")
     values: list[Any] = [b.build(param) for param in params]
@@ -104,7 +102,7 @@ def _per_channel(b: Builder, scheme: str, values: list[Any], raw: torch.Tensor, 
 
 def _coo(b: Builder, node: Node) -> torch.Tensor:
     flags, coalesced, shape, *parts = node.args
-    indices, values = (_plain_part(b, part) for part in parts)
+    indices, values = (_strided(b, part) for part in parts)
     with _quiet():
         tensor = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
         return _finish(tensor._coalesced_(coalesced), flags)
@@ -112,7 +110,7 @@ def _coo(b: Builder, node: Node) -> torch.Tensor:
 
 def _compressed(b: Builder, node: Node) -> torch.Tensor:
     flags, layout, shape, *parts = node.args
-    compressed, other, values = (_plain_part(b, part) for part in parts)
+    compressed, other, values = (_strided(b, part) for part in parts)
     with _quiet():
         tensor = torch.sparse_compressed_tensor(
             compressed, other, values, shape, layout=_layout(b, layout), check_invariants=True
@@ -129,7 +127,7 @@ def _layout(b: Builder, name: str) -> Any:
 
 def _nested(b: Builder, node: Node) -> torch.Tensor:
     flags, *parts = node.args
-    buffer, *numbers = (_plain_part(b, part) for part in parts)
+    buffer, *numbers = (_strided(b, part) for part in parts)
     sizes, strides, offsets = numbers = [t.cpu() for t in numbers]  # torch keeps these on the host
     good = buffer.dim() == 1 and sizes.dim() == 2 and sizes.shape == strides.shape and offsets.shape == sizes.shape[:1]
     good = good and all(t.dtype == torch.int64 for t in numbers)

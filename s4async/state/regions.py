@@ -2,9 +2,9 @@
 
 A view is *dense* if all bytes between its first and last element are its own. Dense views that overlap share a
 region; a view with holes that shares no element is stored compact, in an order that keeps its dimension permutation;
-views with few holes that share elements lie in one region, a private copy with the uncovered bytes zeroed; a view with
-more holes than elements is stored compact whatever it shares, unless the others fill the holes. Decides by addresses,
-shapes and strides; reads bytes only for that private copy. Grouping is by storage: memory that reaches two
+views with few holes that share elements lie in one region, a private copy with the uncovered bytes zeroed; where more
+than half would be holes, sparse views are stored compact and their tie ends. Decides by addresses, shapes and strides;
+reads bytes only for that private copy. Grouping is by storage: memory that reaches two
 storages at different addresses (two NumPy slices of one array) is stored twice.
 """
 
@@ -215,10 +215,11 @@ def _tied(cluster: list[View]) -> list[_Part]:
     if not covered:
         if end - start > 2 * sum(s.nbytes for s in spans):
             return _peeled(members, spans)
-        covered, kin = families(spans)
+        nbytes, kin = families(spans)
+        covered = nbytes == end - start
         if not covered and len(kin) > 1:
             return [part for family in kin for part in _tied([v for number in family for v in members[number]])]
-        if not covered and any(map(_is_holey, spans)):
+        if 2 * nbytes < end - start and any(map(_is_holey, spans)):
             return _peeled(members, spans)
     if any((s.offset - start) % s.itemsize for s in spans):
         # Some view would start inside an element of itself: begin earlier, at an offset that suits every element size.
@@ -231,7 +232,8 @@ def _is_holey(s: Span) -> bool:
 
 
 def _peeled(members: list[list[View]], spans: list[Span]) -> list[_Part]:
-    """Views with more holes than elements by themselves, and the others as they then lie.
+    """Where the views together leave more holes than bytes: those that do so by themselves apart, the others as they
+    then lie.
 
     This ends the tie between a sparse view and what it shares elements with; keeping it would store and allocate the
     holes: ``big[::1000]`` beside ``big[:10]`` would cost as much as ``big``.

@@ -154,10 +154,9 @@ def records(root: Node, tensors_only: bool = False) -> Iterator[Record]:
     pending = [root]
     while pending:
         node = pending.pop()
-        if node.tag == tags.TENSOR or (node.tag == tags.RUN and not tensors_only):
-            yield node.args[0]
-        else:
-            pending.extend(parts(node))
+        if node.tag != tags.RUN or not tensors_only:
+            yield from (arg for arg in node.args if isinstance(arg, Record))
+        pending.extend(parts(node))
 
 
 def _prune(node: Node, path: str, keys: tuple[str, ...], chosen: Skeleton, found: set[str]) -> Node | None:
@@ -206,13 +205,11 @@ def dtype_and_shape(node: Node) -> tuple[str | None, tuple[int, ...] | None]:
     if node.tag == tags.TENSOR:
         return node.args[0].dtype, node.args[0].shape
     if node.tag == tags.QUANTIZED:
-        return node.args[1].removeprefix("torch."), node.args[4].args[0].shape
-    if node.tag == tags.COO:
-        return dtype_and_shape(node.args[4])[0], node.args[2]
-    if node.tag == tags.COMPRESSED:
-        return dtype_and_shape(node.args[5])[0], node.args[2]
+        return node.args[1].removeprefix("torch."), node.args[4].shape
+    if node.tag in (tags.COO, tags.COMPRESSED):
+        return node.args[-1].dtype, node.args[2]  # of the values
     if node.tag == tags.NESTED:
-        return dtype_and_shape(node.args[1])[0], None
+        return node.args[1].dtype, None
     if node.tag == tags.SUBCLASS:
         return dtype_and_shape(node.args[3])
     if node.tag == tags.FLATTENED:

@@ -46,15 +46,16 @@ def _put_any(w: Writer, t: torch.Tensor, path: str, flags: int) -> None:
         if t.layout is not torch.strided or t.is_nested or t.is_quantized or t.is_meta:
             _put_special(w, t, path, flags)
         else:
-            _put_strided(w, t, path, flags)
+            w.tokens.append(tags.TENSOR)
+            _add_view(w, t, path, flags)
     except (UnsupportedStateError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001  # torch answers with any type where there is no storage
         w.refuse(t, path, f"its memory cannot be read: {error}", error)
 
 
-def _put_strided(w: Writer, t: torch.Tensor, path: str, flags: int, plain: torch.dtype | None = None) -> None:
-    """``plain``: the dtype to record, where the tensor's own is a quantized one."""
+def _add_view(w: Writer, t: torch.Tensor, path: str, flags: int, plain: torch.dtype | None = None) -> None:
+    """The record of a strided tensor. ``plain``: the dtype to record, where the tensor's own is a quantized one."""
     row = name_of(plain or t.dtype)
     if row is None:
         w.refuse(t, path, f"its dtype {t.dtype} has no encoding")
@@ -68,7 +69,6 @@ def _put_strided(w: Writer, t: torch.Tensor, path: str, flags: int, plain: torch
         flags |= tags.CONJ
     if t.is_neg():
         flags |= tags.NEG
-    w.tokens.append(tags.TENSOR)
     # fmt: off
     w.views.append(View(
         path, t.device, storage, address, int(t.storage_offset()) * itemsize, itemsize, nbytes, tuple(t.shape),
@@ -85,29 +85,23 @@ def _put_special(w: Writer, t: torch.Tensor, path: str, flags: int) -> None:
         _put_quantized(w, t, path, flags)
     elif t.is_nested:
         w.tokens += (tags.NESTED, flags)
-        _put_parts(
-            w,
-            path,
-            t.values(),
-            t._nested_tensor_size(),
-            t._nested_tensor_strides(),
-            t._nested_tensor_storage_offsets(),
-        )
+        where = (t._nested_tensor_size(), t._nested_tensor_strides(), t._nested_tensor_storage_offsets())
+        _add_views(w, path, t.values(), *where)
     elif t.layout is torch.sparse_coo:
         w.tokens += (tags.COO, flags, t.is_coalesced(), len(t.shape), *t.shape)
-        _put_parts(w, path, t._indices(), t._values())
+        _add_views(w, path, t._indices(), t._values())
     elif t.layout in _COMPRESSED:
         rows = t.layout in (torch.sparse_csr, torch.sparse_bsr)
         compressed, other = (t.crow_indices(), t.col_indices()) if rows else (t.ccol_indices(), t.row_indices())
         w.tokens += (tags.COMPRESSED, flags, str(t.layout), len(t.shape), *t.shape)
-        _put_parts(w, path, compressed, other, t.values())
+        _add_views(w, path, compressed, other, t.values())
     else:
         w.refuse(t, path, f"its layout {t.layout} has no encoding; convert it with to_dense()")
 
 
-def _put_parts(w: Writer, path: str, *parts: object) -> None:
+def _add_views(w: Writer, path: str, *parts: torch.Tensor) -> None:
     for part in parts:
-        w.put(part.detach() if isinstance(part, torch.Tensor) else part, path)
+        _add_view(w, part, path, 0)
 
 
 def _put_quantized(w: Writer, t: torch.Tensor, path: str, flags: int) -> None:
@@ -122,8 +116,9 @@ def _put_quantized(w: Writer, t: torch.Tensor, path: str, flags: int) -> None:
     else:
         w.refuse(t, path, f"its scheme {scheme} has no encoding")
     w.tokens += (tags.QUANTIZED, flags, str(t.dtype), str(scheme), len(params))
-    _put_parts(w, path, *params)
-    _put_strided(w, t, path, 0, getattr(torch, plain))
+    for param in params:
+        w.put(param, path)
+    _add_view(w, t, path, 0, getattr(torch, plain))
 
 
 def _put_uninitialized(w: Writer, t: torch.Tensor, path: str) -> None:

@@ -18,22 +18,17 @@ import torch
 
 from s4async.errors import S4AsyncError, UnsupportedStateError
 from s4async.state import arrays, classes, containers, rebuild, tensors, values
-from s4async.state.builder import PICKLE_BUILDERS, BuildFunction
+from s4async.state.builder import PICKLED, Tables
 from s4async.state.document import encode
 from s4async.state.regions import Source, place
-from s4async.state.writer import Encoder, Writer, type_name
+from s4async.state.writer import Encoder, Encoders, Writer, type_name
 
 __all__ = ["BUILDERS", "ENCODERS", "Capture", "capture", "is_stateful"]
 
-ENCODERS: dict[type, Encoder] = {**values.ENCODERS, **arrays.ENCODERS, **tensors.ENCODERS, **containers.ENCODERS}
-BUILDERS: dict[int, BuildFunction] = {
-    **values.BUILDERS,
-    **arrays.BUILDERS,
-    **classes.BUILDERS,
-    **rebuild.BUILDERS,
-    **containers.BUILDERS,
-    **PICKLE_BUILDERS,
-}
+BUILDERS = Tables(
+    {**values.BUILDERS, **arrays.BUILDERS, **classes.BUILDERS, **rebuild.BUILDERS, **containers.BUILDERS, **PICKLED},
+    {**classes.ASSEMBLERS, **containers.ASSEMBLERS},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ def capture(obj: object, *, pickle_objects: bool = False) -> Capture:
 
     Raises ``UnsupportedStateError`` naming the path of the entry. ``pickle_objects``: pickle what has no encoding.
     """
-    writer = Writer(ENCODERS, _put_other, pickle_objects)
+    writer = Writer(ENCODERS, pickle_objects)
     with _no_collection():
         writer.put(obj, "")
         sources, places = place(writer.views)
@@ -79,31 +74,30 @@ def is_stateful(kind: type) -> bool:
     return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
 
 
-def _put_other(w: Writer, value: object, path: str) -> None:
-    """Write a value whose exact type has no encoder of its own."""
-    kind = type(value)
-    if isinstance(value, torch.Tensor):
-        tensors.put_subclass(w, value, path)
-    elif isinstance(value, type):
-        w.unsupported(value, path, "classes are not carried")
-    elif is_stateful(kind):
-        _put_stateful(w, value, path)
-    elif isinstance(value, np.generic):
-        arrays.put_scalar(w, value, path)
-    elif isinstance(value, np.dtype):
-        arrays.put_dtype(w, value, path)
-    elif not classes.put_instance(w, value, path):
-        w.unsupported(value, path, _why(value))
+def _encoder_of(kind: type) -> Encoder:
+    """The encoder of a type that no table has."""
+    if issubclass(kind, torch.Tensor):
+        return tensors.put_subclass
+    if is_stateful(kind) and not issubclass(kind, type):
+        return _put_stateful
+    if issubclass(kind, np.generic):
+        return arrays.put_scalar
+    if issubclass(kind, np.dtype):
+        return arrays.put_dtype
+    return classes.encoder_of(kind) or _put_unsupported
 
 
-def _why(value: object) -> str:
+def _put_unsupported(w: Writer, value: object, path: str) -> None:
     bases = (dict, list, tuple, set, str, bytes, int, float, np.ndarray)
     base = next((base for base in bases if isinstance(value, base)), None)
     if base is not None:
-        return f"a subclass of {base.__name__}; convert it to a plain {base.__name__}"
-    if isinstance(value, torch.Generator):
-        return "a generator; store its get_state()"
-    return "it has no encoding"
+        w.unsupported(value, path, f"a subclass of {base.__name__}; convert it to a plain {base.__name__}")
+    elif isinstance(value, torch.Generator):
+        w.unsupported(value, path, "a generator; store its get_state()")
+    elif isinstance(value, type):
+        w.unsupported(value, path, "classes are not carried")
+    else:
+        w.unsupported(value, path, "it has no encoding")
 
 
 def _put_stateful(w: Writer, value: Any, path: str) -> None:
@@ -114,5 +108,8 @@ def _put_stateful(w: Writer, value: Any, path: str) -> None:
         raise
     except Exception as error:  # the user's code
         raise UnsupportedStateError(f"{path!r}: {type_name(value)}.state_dict() failed: {error!r}") from error
-    w.put(state, path)
+    w.encoders[type(state)](w, state, path)
     w.leave(value)
+
+
+ENCODERS = Encoders({**values.ENCODERS, **arrays.ENCODERS, **tensors.ENCODERS, **containers.ENCODERS}, _encoder_of)

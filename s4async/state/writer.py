@@ -19,34 +19,40 @@ from s4async.state.document import MAX_DEPTH
 from s4async.state.regions import View
 from s4async.state.tags import BLOB, INT, KEY, PICKLE, RUN
 
-__all__ = ["INLINE_NBYTES", "Encoder", "Writer", "key_name", "printable", "type_name"]
+__all__ = ["INLINE_NBYTES", "Encoder", "Encoders", "Writer", "key_name", "printable", "type_name"]
 
 INLINE_NBYTES = 1024  # longer byte strings, texts and arrays get a region: compressed, and read only when selected
 
 Encoder = Callable[["Writer", Any, str], None]
 
 
+class Encoders(dict[type, Encoder]):
+    """The encoder of each exact type; a function of the type where there is none. Remembers nothing of users' types."""
+
+    def __init__(self, table: Mapping[type, Encoder], other: Callable[[type], Encoder]) -> None:
+        super().__init__(table)
+        self._other = other
+
+    def __missing__(self, kind: type) -> Encoder:
+        return self._other(kind)
+
+
 class Writer:
     """Tokens, byte strings and views of one capture. Used by one thread, once."""
 
-    __slots__ = ("_active", "_encoders", "_fallback", "_pickle", "blobs", "tokens", "views")
+    __slots__ = ("_active", "_pickle", "blobs", "encoders", "tokens", "views")
 
-    def __init__(self, encoders: Mapping[type, Encoder], fallback: Encoder, pickle_objects: bool) -> None:
+    def __init__(self, encoders: Encoders, pickle_objects: bool) -> None:
         self.tokens: list[object] = []
         self.blobs: list[bytes] = []
         self.views: list[View] = []
-        self._encoders = encoders
-        self._fallback = fallback
+        self.encoders = encoders
         self._pickle = pickle_objects
         self._active: set[int] = set()  # containers on the way from the root, by identity
 
     def put(self, value: object, path: str) -> None:
         """Write one value."""
-        encoder = self._encoders.get(type(value))
-        if encoder is None:
-            self._fallback(self, value, path)
-        else:
-            encoder(self, value, path)
+        self.encoders[type(value)](self, value, path)
 
     def enter(self, container: object, path: str) -> None:
         """Begin a container: its parts are written before ``leave``."""
@@ -82,11 +88,10 @@ class Writer:
 
     def plain(self, value: object, path: str, what: str) -> None:
         """Write a dict key or a set element: a value whose hash runs no code of a user's class."""
-        encoder = self._encoders.get(type(value))
         before, pickles = len(self.views), self._pickle
         self._pickle = False
         try:
-            (encoder or self._fallback)(self, value, path)
+            self.put(value, path)
         finally:
             self._pickle = pickles
         if len(self.views) > before:
