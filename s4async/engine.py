@@ -76,9 +76,12 @@ class Engine:
         """Device, buffers and threads. ``background``: niced threads, for work beside training."""
         return Tools(self.device, self.pool, self._threads(options, background), options)
 
-    def submit(self, work: Coroutine[Any, Any, T], future: Future[T] | None = None) -> Job[T]:
-        """Start ``work`` on the loop; its outcome goes to ``future``."""
-        job = Job(self._loop, Future() if future is None else future)
+    def submit(
+        self, work: Coroutine[Any, Any, T], future: Future[T] | None = None, ended: Callable[[], None] = lambda: None
+    ) -> Job[T]:
+        """Start ``work`` on the loop; its outcome goes to ``future``, right after ``ended`` was called on the loop:
+        always once, even if a cancellation came before the first line of ``work``."""
+        job = Job(self._loop, Future() if future is None else future, ended)
         self._loop.call_soon_threadsafe(job.start, work)
         return job
 
@@ -117,18 +120,31 @@ class Engine:
 
 
 class Job(Generic[T]):
-    """A coroutine on the engine's loop and the future that gets its outcome."""
+    """A coroutine on the engine's loop and the future that gets its outcome.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: Future[T]) -> None:
+    The coroutine always begins, so that whatever it has to undo is undone: one that is cancelled earlier gets the
+    cancellation at its first wait.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, future: Future[T], ended: Callable[[], None]) -> None:
         self.future = future
         self._loop = loop
+        self._ended = ended
         self._task: asyncio.Task[T] | None = None
+        self._begun = False
+        self._unwanted = False  # cancelled before it began
         self._held = False
 
     def start(self, work: Coroutine[Any, Any, T]) -> None:
         """On the loop."""
-        self._task = self._loop.create_task(work)
+        self._task = self._loop.create_task(self._run(work))
         self._task.add_done_callback(self._finish)
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        self._begun = True
+        if self._unwanted and self._task is not None:
+            self._task.cancel()
+        return await work
 
     def hold(self) -> None:
         """On the loop: from here on a cancellation comes too late (the commit has begun)."""
@@ -142,11 +158,15 @@ class Job(Generic[T]):
 
     def cancel_now(self) -> bool:
         """The same on the loop's own thread."""
+        if not self._begun:
+            self._unwanted = True
+            return True
         if self._held or self._task is None or self._task.done():
             return False
         return self._task.cancel()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
+        self._ended()
         if task.cancelled():
             Future.cancel(self.future)
             self.future.set_running_or_notify_cancel()

@@ -180,11 +180,12 @@ def begin_save(
         manifest = Manifest(os.urandom(16), regions, (), captured.skeleton, _info(), user)
         meter.frames, meter.raw_nbytes = len(frames), manifest.raw_nbytes
         tools = engine.current().tools(options, background=background)
-        work = _finish(Draft(manifest, frames, raw, handle), destination, tools, slot, start)
+        draft = Draft(manifest, frames, raw, handle)
         done = time.perf_counter()
         handle.timing |= {"wait_s": admitted - start, "capture_s": seen - admitted, "snapshot_s": done - seen}
         handle.timing["stall_s"] = done - start
-        handle.attach(engine.current().submit(work, handle))
+        work = _finish(draft, destination, tools)
+        handle.attach(engine.current().submit(work, handle, lambda: _end(draft, slot, start)))
     except BaseException:
         slot.release()
         raise
@@ -192,22 +193,25 @@ def begin_save(
     return handle
 
 
-async def _finish(
-    draft: Draft, destination: Destination, tools: Tools, slot: Slot, start: float
-) -> CheckpointInfo | None:
+async def _finish(draft: Draft, destination: Destination, tools: Tools) -> CheckpointInfo | None:
     """The background half of a save, on the engine's loop."""
-    handle = draft.handle
     try:
         info = await destination.store(draft, tools)
-        handle.state = "COMMITTED"
-        return info
-    except BaseException as error:
-        handle.state = "FAILED" if isinstance(error, Exception) else "CANCELLED"
+    except Exception:
+        draft.handle.state = "FAILED"
         raise
-    finally:
-        draft.raw.release()
-        handle.timing["total_s"] = time.perf_counter() - start
-        slot.release()
+    draft.handle.state = "COMMITTED"
+    return info
+
+
+def _end(draft: Draft, slot: Slot, start: float) -> None:
+    """However the save ended: give back its memory and let the next one in, before anybody is told."""
+    handle = draft.handle
+    if handle.state not in ("COMMITTED", "FAILED"):
+        handle.state = "CANCELLED"
+    draft.raw.release()
+    handle.timing["total_s"] = time.perf_counter() - start
+    slot.release()
 
 
 def wait_blocking(handle: SaveHandle) -> CheckpointInfo | None:
