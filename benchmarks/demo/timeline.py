@@ -56,29 +56,30 @@ class Timeline:
 class Figures:
     """The table's figures, medians unless they say otherwise: a machine has other things to do now and then.
 
-    A step is *in a save* if any part of it ran between the call and the commit.
+    A step is *in a save* if any part of it ran between the call and the commit; what it would have taken is the median
+    of the ``NEIGHBOURS`` nearest steps that are in none.
     """
 
     stall_s: float
-    stall_max_s: float
-    blocking_s: float
-    blocking_max_s: float
+    stall_first_s: float  # the first save of the process: threads start, buffers are new
+    stall_longest_s: float  # of the others
     durable_s: float
+    blocking_s: float
+    blocking_first_s: float
+    blocking_longest_s: float
     blocking_durable_s: float
-    step_s: float
-    step_in_save_s: float
-    steps_in_save: int
-    added_s: float  # what the steps in one save take longer than outside, together
+    step_s: float  # outside saves
+    steps: float  # in one save
+    inflation: float  # how much longer they take together, as a share
+    added_s: float  # the same in seconds
 
     @property
     def stall_ratio(self) -> float:
         """How many times longer ``torch.save`` keeps the loop."""
         return self.blocking_s / self.stall_s
 
-    @property
-    def inflation(self) -> float:
-        """How much longer a step takes in a save, as a share."""
-        return self.step_in_save_s / self.step_s - 1
+
+NEIGHBOURS = 12
 
 
 def steps_in(save: AsyncSave, steps: list[Step]) -> list[Step]:
@@ -89,21 +90,34 @@ def steps_in(save: AsyncSave, steps: list[Step]) -> list[Step]:
 def figures(timeline: Timeline, warm_up: int) -> Figures:
     """The figures, without the first ``warm_up`` steps, in which libraries make their plans and caches fill."""
     steps = [step for step in timeline.steps if step.number > warm_up]
-    meanwhile = [steps_in(save, steps) for save in timeline.saves]
-    numbers = {step.number for some in meanwhile for step in some}
-    inside = [step.duration_s for step in steps if step.number in numbers]
-    outside = [step.duration_s for step in steps if step.number not in numbers]
+    in_saves = {step.number for save in timeline.saves for step in steps_in(save, steps)}
+    outside = [step for step in steps if step.number not in in_saves]
     stalls = [save.stall_s for save in timeline.saves]
     blocking = [save.stall_s for save in timeline.blocking]
+    taken: list[tuple[int, float, float]] = []  # of each save: steps, what they took, what they would have taken
+    for save in timeline.saves:
+        inside = steps_in(save, steps)
+        usual = _usual_s(save, outside)
+        if inside:  # the last save may have no step after it
+            taken.append((len(inside), sum(step.duration_s for step in inside), usual * len(inside)))
     return Figures(
         stall_s=median(stalls),
-        stall_max_s=max(stalls),
-        blocking_s=median(blocking),
-        blocking_max_s=max(blocking),
+        stall_first_s=stalls[0],
+        stall_longest_s=max(stalls[1:], default=stalls[0]),
         durable_s=median(save.done_s - save.start_s for save in timeline.saves),
+        blocking_s=median(blocking),
+        blocking_first_s=blocking[0],
+        blocking_longest_s=max(blocking[1:], default=blocking[0]),
         blocking_durable_s=median(save.durable_s for save in timeline.blocking),
-        step_s=median(outside),
-        step_in_save_s=median(inside) if inside else median(outside),
-        steps_in_save=len(inside),
-        added_s=median(sum(step.duration_s - median(outside) for step in some) for some in meanwhile),
+        step_s=median(step.duration_s for step in outside),
+        steps=median(count for count, _, _ in taken),
+        inflation=median(took / usual - 1 for _, took, usual in taken),
+        added_s=median(took - usual for _, took, usual in taken),
+    )
+
+
+def _usual_s(save: AsyncSave, outside: list[Step]) -> float:
+    """What a step takes around ``save``, were it not for it."""
+    return median(
+        step.duration_s for step in sorted(outside, key=lambda step: abs(step.number - save.step))[:NEIGHBOURS]
     )
