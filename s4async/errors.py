@@ -168,7 +168,7 @@ def map_errors(
     except BaseException as error:
         for kinds, make in table.items():
             if isinstance(error, kinds):
-                raise make(f"{what}: {error or type(error).__name__}") from error
+                raise make(f"{what}: {str(error) or type(error).__name__}") from error
         raise
 
 

@@ -201,7 +201,7 @@ class SaveHandle(Handle["CheckpointInfo | None"]):
     def report(self) -> SaveReport:
         """What the save cost so far."""
         m = self.meter
-        t = {name: 0.0 for name in ("stall_s", "wait_s", "capture_s", "snapshot_s", "total_s")} | self.timing
+        t = dict.fromkeys(("stall_s", "wait_s", "capture_s", "snapshot_s", "total_s"), 0.0) | self.timing
         return SaveReport(
             **t,
             encode_s=m.encode_s,

@@ -22,7 +22,8 @@ __all__ = ["Entry", "Inspection", "inspect_place", "verify_place"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One leaf of the state. ``dtype`` is empty where there is none. ``stored_bytes``: its share of the frames; tied tensors count at the first of them.
+    """One leaf of the state. ``dtype`` is empty where there is none.
+    ``stored_bytes``: its share of the frames; tied tensors count at the first of them.
     ``codecs``: what its planes are stored with, in order; ``derived``: rounded from another tensor, no bytes."""
 
     name: str

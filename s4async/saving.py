@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import platform
 import time
@@ -35,6 +36,7 @@ from s4async.pipeline.save import SaveJob, Tools, save_object
 from s4async.pipeline.snapshot import Live, Raw, Snapshot
 from s4async.state import capture
 from s4async.storage.base import Storage
+from s4async.trace import LOG, span
 from s4async.version import __version__
 
 __all__ = ["Destination", "Draft", "ObjectDestination", "StepDestination", "begin_save", "wait_blocking"]
@@ -166,7 +168,8 @@ def begin_save(
         return _skipped(handle)
     admitted = time.perf_counter()
     try:
-        captured = capture(obj, pickle_objects=pickle_objects)
+        with span("capture"):
+            captured = capture(obj, pickle_objects=pickle_objects)
         regions = tuple(source.region for source in captured.sources)
         frames = plan(regions, options.frame_bytes, options.small_bytes)
         seen = time.perf_counter()
@@ -197,8 +200,9 @@ async def _finish(draft: Draft, destination: Destination, tools: Tools) -> Check
     """The background half of a save, on the engine's loop."""
     try:
         info = await destination.store(draft, tools)
-    except Exception:
+    except Exception as error:
         draft.handle.state = "FAILED"
+        LOG.error("save %s failed: %s", draft.handle.what, error)
         raise
     draft.handle.state = "COMMITTED"
     return info
@@ -212,6 +216,12 @@ def _end(draft: Draft, slot: Slot, start: float) -> None:
     draft.raw.release()
     handle.timing["total_s"] = time.perf_counter() - start
     slot.release()
+    if handle.state == "COMMITTED" and LOG.isEnabledFor(logging.INFO):
+        r = handle.report
+        LOG.info(
+            "save %s committed: %d bytes as %d (%.1f %%), stalled %.3f s, %.3f s in all",
+            *(handle.what, r.raw_bytes, r.stored_bytes, 100 * r.ratio, r.stall_s, r.total_s),
+        )
 
 
 def wait_blocking(handle: SaveHandle) -> CheckpointInfo | None:

@@ -23,7 +23,7 @@ PACKAGE = "s4async"
 
 # A module imports from lower layers, its own package, and the siblings named in SIBLINGS. ARCHITECTURE.md draws this.
 LAYERS: dict[int, set[str]] = {
-    0: {"frame", "errors", "options", "version", "format"},
+    0: {"frame", "errors", "options", "trace", "version", "format"},
     1: {"device", "codecs", "storage", "state"},
     2: {"pipeline"},
     3: {"engine", "handle", "catalog"},

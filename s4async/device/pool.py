@@ -1,8 +1,8 @@
 """Leased buffers: memory that is reused from frame to frame and from save to save.
 
-Fresh memory costs page faults (0.2 to 0.5 s per GiB), so buffers are kept after release. The pool never waits: the
-byte budget of a pipeline is kept by ``pipeline.flow``, which decides how many frames are in flight; the pool only keeps what
-was leased at the same time, and forgets what does not fit ``keep_nbytes``. Owned by any thread; one lock.
+Fresh memory costs page faults (0.2 to 1.3 s per GiB), so buffers are kept after release. The pool never waits: the
+byte budget of a pipeline is kept by ``pipeline.flow``, which decides how many frames are in flight; the pool only
+keeps what was leased at the same time, and forgets what does not fit ``keep_nbytes``. Any thread may use it.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _extent(record: tuple[int, int, int, int], regions: tuple[Region, ...], wher
     region, offset, nbytes, crc = record
     if not 0 <= region < len(regions):
         raise FormatError(f"{where}: extent of region {region}, there are {len(regions)}")
-    if not (0 <= offset and 0 < nbytes <= regions[region].nbytes - offset):
+    if not (offset >= 0 and 0 < nbytes <= regions[region].nbytes - offset):
         raise FormatError(
             f"{where}: extent [{offset}, {offset + nbytes}) leaves region {regions[region].name!r} of "
             f"{regions[region].nbytes} bytes"

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from s4async.codecs.base import find
+from s4async.codecs.base import Codec, find
 from s4async.device.base import Bytes, Device
 from s4async.device.pool import Pool
 from s4async.errors import CorruptionError, FormatError, UnsupportedError
 from s4async.format.manifest import CONSTANT, RAW
 from s4async.format.planes import WHOLE, layout_of
 from s4async.frame import Blob, Extent, Frame, Region, align
+from s4async.trace import span
 
 __all__ = ["Decoder"]
 
@@ -32,6 +33,10 @@ class Decoder:
     def decode(self, frame: Frame, stored: Bytes, targets: Sequence[Bytes | None]) -> None:
         """``stored``: the frame's bytes as in the object. ``targets``: one array per extent, ``None`` where nobody
         wants it (only its checksum is verified). Raises ``CorruptionError`` naming the frame, plane and values."""
+        with span("decode"):
+            self._decode(frame, stored, targets)
+
+    def _decode(self, frame: Frame, stored: Bytes, targets: Sequence[Bytes | None]) -> None:
         if frame.layout == WHOLE.id and frame.blobs[0].codec == RAW and len(targets) == 1:
             self._copy(frame, stored, targets[0])
             return
@@ -49,6 +54,13 @@ class Decoder:
         finally:
             for lease in leases:
                 self.pool.release(lease)
+
+    def codec(self, id: str) -> Codec:
+        """The codec, or ``UnsupportedError`` naming the object too."""
+        try:
+            return find(id, self.device.kind)
+        except UnsupportedError as error:
+            raise UnsupportedError(f"{self.where}: {error}") from error
 
     def derive(self, frame: Frame, high: Bytes, target: Bytes) -> None:
         """Fill a derived copy from the restored bytes of its source extent."""
@@ -105,10 +117,7 @@ class Decoder:
             return blob.params[0]
         if blob.codec == RAW:
             return data
-        try:
-            codec = find(blob.codec, self.device.kind)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{self.where}: frame {frame.index}, plane {blob.plane}: {error}") from error
+        codec = self.codec(blob.codec)
         plane = self.pool.lease(blob.raw_nbytes)
         leases.append(plane)
         at = 0

@@ -19,6 +19,7 @@ from s4async.device.pool import Pool
 from s4async.format.manifest import CONSTANT, RAW
 from s4async.format.planes import ROUNDED, WHOLE, dtype_of
 from s4async.frame import ALIGNMENT, Blob, Extent, Frame
+from s4async.trace import span
 
 __all__ = ["Encoded", "Encoder"]
 
@@ -50,16 +51,19 @@ class Encoder:
         """``raw``: the bytes of the frame's extents, in order. ``source``: float32 bytes that it may be rounded from,
         and where they lie."""
         start = time.perf_counter()
+        with span("encode"):
+            frame, lease = self._encode(frame, raw, source)
+        return Encoded(frame, lease, time.perf_counter() - start)
+
+    def _encode(self, frame: Frame, raw: Bytes, source: tuple[Extent, Bytes] | None) -> tuple[Frame, Bytes | None]:
         frame = replace(frame, extents=self._checked(frame.extents, raw))
         if source is not None and self._device.is_rounding(raw, source[1], frame.dtype):
-            done = replace(frame, layout=ROUNDED, source=source[0], data=())
-            return Encoded(done, None, time.perf_counter() - start)
+            return replace(frame, layout=ROUNDED, source=source[0], data=()), None
         layout = dtype_of(frame.dtype).layout
         histograms = self._device.sample(raw, layout)
         choices = choose(histograms, layout, raw.size // layout.itemsize)
         if all_raw(choices):
-            done = replace(frame, layout=WHOLE.id, blobs=(self._whole(frame, raw),), data=_padded([raw.data]))
-            return Encoded(done, None, time.perf_counter() - start)
+            return replace(frame, layout=WHOLE.id, blobs=(self._whole(frame, raw),), data=_padded([raw.data])), None
         lease = None
         planes: Bytes = raw.reshape(1, -1)
         if layout.itemsize > 1:
@@ -72,8 +76,7 @@ class Encoder:
             blob, buffers = self._plane(i, plane, choices[i], histograms[i])
             blobs.append(blob)
             data += _padded(buffers)
-        done = replace(frame, layout=layout.id, blobs=tuple(blobs), data=tuple(data))
-        return Encoded(done, lease, time.perf_counter() - start)
+        return replace(frame, layout=layout.id, blobs=tuple(blobs), data=tuple(data)), lease
 
     def _whole(self, frame: Frame, raw: Bytes) -> Blob:
         """The frame's bytes as its one blob; where it has one extent their checksum is known."""

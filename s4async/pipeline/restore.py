@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from s4async.device.base import Bytes
-from s4async.format.manifest import Manifest
+from s4async.format.manifest import CONSTANT, RAW, Manifest
 from s4async.format.planes import ROUNDED
 from s4async.frame import Extent, Frame
 from s4async.pipeline.decode import Decoder
@@ -53,6 +53,8 @@ class _Restore:
     where: str
 
     async def run(self, frames: list[Frame]) -> None:
+        for codec in {blob.codec for frame in frames for blob in frame.blobs} - {RAW, CONSTANT}:
+            self._decoder.codec(codec)  # an unknown one is told before anything is overwritten
         self.meter.frames = len(frames)
         self.meter.raw_nbytes = sum(frame.raw_nbytes for frame in frames)
         options = self.tools.options

@@ -18,6 +18,7 @@ from s4async.device.pool import Arena
 from s4async.errors import BudgetError
 from s4async.frame import Extent, Frame
 from s4async.state import Source
+from s4async.trace import span
 
 __all__ = ["Live", "Raw", "Snapshot"]
 
@@ -60,7 +61,8 @@ class Snapshot:
             self._arena: Bytes | None = arena.lease(at)
         except MemoryError as error:
             raise BudgetError(f"no memory for a snapshot of {at} bytes; save() needs none") from error
-        _copy(sources, torch.from_numpy(self._arena), starts)
+        with span("snapshot"):
+            _copy(sources, torch.from_numpy(self._arena), starts)
 
     def frame(self, frame: Frame) -> Bytes:
         return self._run(self._frames[frame.index], frame.raw_nbytes)

@@ -23,7 +23,7 @@ from s4async.state.builder import Builder
 from s4async.state.classes import is_namedtuple
 from s4async.state.document import MAX_DEPTH, Node, join
 from s4async.state.fill import Assign
-from s4async.state.matching import Action, CopyTensor, LoadReport, Matching, SetValue
+from s4async.state.matching import CopyTensor, LoadReport, Matching, SetValue
 from s4async.state.skeleton import Skeleton
 from s4async.state.stateful import match_stateful
 from s4async.state.tree import BUILDERS, is_stateful
@@ -154,7 +154,7 @@ def _is_mutable(dest: object) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Rebuild(Action):
+class _Rebuild:
     """Put a new tuple in the place of the old, if an element was replaced."""
 
     dest: Any

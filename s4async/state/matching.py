@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -40,17 +40,14 @@ class LoadReport:
         return "; ".join(f"{what}: {', '.join(names)}" for what, names in lists if names) or "everything was loaded"
 
 
-class Action:
+class Action(Protocol):
     """One step of filling."""
 
-    __slots__ = ()
-
-    def __call__(self, builder: Builder, targets: Targets) -> None:
-        raise NotImplementedError
+    def __call__(self, builder: Builder, targets: Targets) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class CopyTensor(Action):
+class CopyTensor:
     """Fill a tensor, unless its memory was the region's place already."""
 
     node: Node
@@ -67,7 +64,7 @@ class CopyTensor(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class SetValue(Action):
+class SetValue:
     """Replace a value."""
 
     node: Node

@@ -20,7 +20,7 @@ from s4async.state import tags
 from s4async.state.builder import Builder
 from s4async.state.document import Node, join
 from s4async.state.fill import copy_bits
-from s4async.state.matching import Action, Matching, Targets, is_direct
+from s4async.state.matching import Matching, Targets, is_direct
 from s4async.state.writer import type_name
 
 __all__ = ["match_stateful"]
@@ -53,7 +53,7 @@ def _load(dest: Any, state: object, path: str, **options: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _LoadObject(Action):
+class _LoadObject:
     node: Node
     dest: Any
     path: str
@@ -90,7 +90,7 @@ def _loads_plainly(module: torch.nn.Module) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _LoadModule(Action):
+class _LoadModule:
     """``entries``: name, leaf, and the module's own tensor, or ``None`` where only the module knows."""
 
     node: Node
@@ -148,7 +148,7 @@ def _entries(m: Matching, node: Node) -> dict[object, Node]:
 
 
 @dataclass(frozen=True, slots=True)
-class _LoadOptimizer(Action):
+class _LoadOptimizer:
     node: Node
     optimizer: torch.optim.Optimizer
     path: str
