@@ -65,14 +65,17 @@ class CpuDevice:
         """Histograms of the planes of a fixed sample; the rest of ``raw`` is not read."""
         itemsize, count = layout.itemsize, _count(raw, layout)
         if starts := sample_starts(count):
-            count, size = SAMPLE_RUNS * SAMPLE_RUN, SAMPLE_RUN * itemsize
-            picked = self._scratch.take("sample", 1, count * itemsize).view(np.uint8)
-            for run, start in enumerate(starts):
-                picked[run * size : (run + 1) * size] = raw[start * itemsize : start * itemsize + size]
-            raw = picked
+            shape, strides = (SAMPLE_RUNS, SAMPLE_RUN * itemsize), (starts.step * itemsize, 1)
+            runs = np.ndarray(shape, np.uint8, raw.data, starts[0] * itemsize, strides)
+            count = SAMPLE_RUNS * SAMPLE_RUN
+            raw = self._scratch.take("sample", 1, count * itemsize).view(np.uint8)
+            np.copyto(raw.reshape(shape), runs)
         planes = self._scratch.take("planes", 1, count * itemsize).view(np.uint8).reshape(itemsize, count)
         self.split(raw, layout, planes)
-        return np.stack([np.bincount(plane, minlength=256) for plane in planes]).astype(np.int64, copy=False)
+        histograms = np.empty((itemsize, 256), np.int64)
+        for plane, histogram in zip(planes, histograms, strict=True):
+            histogram[:] = np.bincount(plane, minlength=256)
+        return histograms
 
     def split(self, raw: Bytes, layout: Layout, planes: Bytes) -> None:
         """Fill ``planes`` from ``raw`` in one pass."""
