@@ -40,7 +40,8 @@ class Record(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One node of the tree. ``keys`` are key nodes (pairs) or names (fields), empty for items.
+    """One node of the tree. ``keys`` are key nodes (pairs) or names (fields), empty for items. ``whole`` is false for a
+    container that a selection took something from.
 
     Nodes do not hold their paths: a document with one long key and many entries would make them larger than itself.
     """
@@ -49,6 +50,7 @@ class Node(NamedTuple):
     args: tuple[Any, ...] = ()
     keys: tuple[Node | str, ...] = ()
     children: tuple[Node, ...] = ()
+    whole: bool = True
 
     def names(self) -> Iterator[str]:
         """The last component of each child's path: keys as they read, indices as decimals."""

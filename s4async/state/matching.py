@@ -140,7 +140,7 @@ class Matching:
 
     def partial(self, node: Node) -> bool:
         """Whether something below the node was not selected."""
-        return any(child.tag == tags.ABSENT or self.partial(child) for child in node.children)
+        return not node.whole or any(self.partial(child) for child in node.children)
 
 
 def is_direct(node: Node, targets: Targets) -> bool:

@@ -46,7 +46,8 @@ class Skeleton:
         self.root = root
         self.regions = regions
         self._keys = keys
-        self._match = None if keys is None else re.compile("|".join(translate(key) for key in keys)).match
+        patterns = "|".join(translate(key) for key in keys or ()) or r"(?!)"  # which matches nothing
+        self._match = None if keys is None else re.compile(patterns).match
 
     @classmethod
     def decode(cls, data: bytes, regions: Sequence[Region]) -> Skeleton:
@@ -175,10 +176,12 @@ def _prune(node: Node, path: str, keys: tuple[str, ...], chosen: Skeleton, found
     ]
     if all(child is None for child in kept):
         return None
+    whole = all(child is not None for child in kept)
     if node.tag in _SEQUENCES:
-        return node._replace(children=tuple([child or Node(tags.ABSENT) for child in kept]))
+        return node._replace(children=tuple([child or Node(tags.ABSENT) for child in kept]), whole=whole)
     pairs = [(key, child) for key, child in zip(node.keys, kept, strict=True) if child is not None]
-    return node._replace(keys=tuple([key for key, _ in pairs]), children=tuple([child for _, child in pairs]))
+    keys_kept, children = tuple([key for key, _ in pairs]), tuple([child for _, child in pairs])
+    return node._replace(keys=keys_kept, children=children, whole=whole)
 
 
 def _collect(node: Node, path: str, keys: tuple[str, ...], found: set[str]) -> None:

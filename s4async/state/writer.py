@@ -17,7 +17,7 @@ import torch
 from s4async.errors import UnsupportedStateError
 from s4async.state.document import MAX_DEPTH
 from s4async.state.regions import View
-from s4async.state.tags import BLOB, INT, KEY, PICKLE, RUN
+from s4async.state.tags import BLOB, INT, KEY, KEYS, PICKLE, RUN, TUPLE
 
 __all__ = ["INLINE_NBYTES", "Encoder", "Encoders", "Writer", "key_name", "printable", "type_name"]
 
@@ -88,14 +88,27 @@ class Writer:
 
     def plain(self, value: object, path: str, what: str) -> None:
         """Write a dict key or a set element: a value whose hash runs no code of a user's class."""
-        before, pickles = len(self.views), self._pickle
-        self._pickle = False
+        if type(value) is tuple:
+            self.enter(value, path)
+            self.tokens += (TUPLE, len(value))
+            for element in value:
+                self.plain(element, path, what)
+            self.leave(value)
+            return
+        mark, views, pickles, self._pickle = len(self.tokens), len(self.views), self._pickle, False
+        cause: UnsupportedStateError | None = None
         try:
             self.put(value, path)
+        except UnsupportedStateError as error:
+            cause = error
         finally:
             self._pickle = pickles
-        if len(self.views) > before:
-            raise UnsupportedStateError(f"{path!r}: {what} cannot be carried: a {type_name(value)} as a key or element")
+        tag = self.tokens[mark] if cause is None else None
+        if cause or len(self.views) > views or (type(tag) is int and tag not in KEYS):
+            raise UnsupportedStateError(
+                f"{path!r}: cannot carry the {what}: a {type_name(value)} in it. Keys and set elements may be numbers, "
+                "short texts and bytes, None, enum members, dtypes, devices, and tuples of these"
+            ) from cause
 
     def data(self, data: bytes, path: str) -> None:
         """Write a payload: in the document if it is short, else in a region."""
