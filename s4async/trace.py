@@ -2,7 +2,8 @@
 
 ``use(hook)`` installs a function from a span's name to a context manager: ``torch.cuda.nvtx.range`` for Nsight Systems,
 ``torch.profiler.record_function`` for torch's profiler; ``None`` removes it. Spans run on the thread that works. Log
-records go to the logger ``s4async``: one line per finished save at INFO, failures at ERROR; no handler is set up here.
+records go to the logger ``s4async``: one line per finished save at INFO, failures at ERROR. Without a handler of the
+application's they go nowhere, not to stderr: a failure is raised to its caller, and told only once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 __all__ = ["LOG", "Hook", "span", "use"]
 
 LOG = logging.getLogger("s4async")
+LOG.addHandler(logging.NullHandler())
 
 Hook = Callable[[str], AbstractContextManager[object]]
 _NOTHING: AbstractContextManager[object] = nullcontext()  # has no state: one serves everybody
