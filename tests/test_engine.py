@@ -76,6 +76,27 @@ def test_cancel_answers_whether_it_will() -> None:
     assert job.cancel().result(10) is False
 
 
+def test_work_cancelled_before_it_begins_still_undoes_what_it_holds() -> None:
+    async def cancelled_early() -> tuple[bool, list[str]]:
+        steps = []
+
+        async def work() -> None:
+            try:
+                steps.append("begun")
+                await asyncio.sleep(60)
+                steps.append("not reached")
+            finally:
+                steps.append("undone")
+
+        job = engine.current().submit(work())  # on the loop's thread, so that it cannot begin before this returns
+        answer = job.cancel_now()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(asyncio.wrap_future(job.future), 10)
+        return answer, steps
+
+    assert engine.current().run(cancelled_early()) == (True, ["begun", "undone"])
+
+
 def test_cancel_comes_too_late_once_held() -> None:
     jobs: list[engine.Job[str]] = []
     holds = threading.Event()
