@@ -45,16 +45,16 @@ def round_trip(state: object, keys: str | Sequence[str] | None = None, pickle_ob
 
 def bits(tensor: torch.Tensor) -> bytes:
     """Every bit of the values of a strided tensor, in the order of its elements, whatever its dtype."""
-    plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor).cpu()
+    plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor)
     size = plain.itemsize
-    raw = torch.empty(0, dtype=torch.uint8)
+    raw = torch.empty(0, dtype=torch.uint8, device=plain.device)
     raw.set_(
         plain.untyped_storage(),
         int(plain.storage_offset()) * size,
         (*plain.shape, size),
         (*(stride * size for stride in plain.stride()), 1),
     )
-    return raw.numpy().tobytes()
+    return raw.cpu().numpy().tobytes()
 
 
 def assert_same(a: Any, b: Any, at: str = "$") -> None:
