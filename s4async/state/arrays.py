@@ -191,15 +191,15 @@ def _subarray(b: Builder, node: Node) -> np.dtype[Any]:
 
 def _array(b: Builder, node: Node) -> _Array:
     dtype, order, shape, payload = _built_dtype(b, node.args[0]), node.args[1], node.args[2], node.args[3]
-    data = b.payload(payload)
+    data = b.raw(payload)
     if len(shape) > MAX_DIMS or min(shape, default=0) < 0 or max(shape, default=0) > MAX_SIZE:
         raise FormatError(f"{b.path!r}: shape {shape} of an array")
     if math.prod(shape) * dtype.itemsize != len(data) or order not in ("C", "F"):
         raise FormatError(f"{b.path!r}: {len(data)} bytes for an array of shape {shape}, {dtype}, order {order!r:.10}")
     array: _Array = np.empty(shape, dtype, order=order)
-    if data:
+    if data.size:
         flat = (array.T if order == "F" else array).reshape(-1)
-        flat.view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+        flat.view(np.uint8)[:] = data
     return array
 
 

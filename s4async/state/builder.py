@@ -11,6 +11,8 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from s4async.errors import FormatError, S4AsyncError, UnsafeLoadError
@@ -89,8 +91,12 @@ class Builder:
 
     def payload(self, node: Node) -> bytes:
         """The bytes of a BLOB or RUN node, a copy."""
+        return self.raw(node).tobytes()
+
+    def raw(self, node: Node) -> npt.NDArray[np.uint8]:
+        """The bytes of a BLOB or RUN node where they are; on the host, and not to be kept."""
         if node.tag == BLOB:
-            return node.args[0]  # type: ignore[no-any-return]
+            return np.frombuffer(node.args[0], np.uint8)
         if node.tag != RUN:
             raise FormatError(f"{self.path!r}: rule 'a payload is a byte string or a run': found tag {node.tag}")
         record: Record = node.args[0]
@@ -98,7 +104,8 @@ class Builder:
             raise FormatError(f"{self.path!r}: rule 'a run is contiguous uint8': {record}")
         storage = self._storage(record.region)
         flat = bytes_of(storage, storage.device, record.offset, record.shape[0])
-        return flat.cpu().numpy().tobytes()
+        array: npt.NDArray[np.uint8] = flat.cpu().numpy()
+        return array
 
     def unpickle(self, node: Node) -> object:
         if self._weights_only:

@@ -24,7 +24,7 @@ from s4async.state.classes import is_namedtuple
 from s4async.state.document import MAX_DEPTH, Node, join
 from s4async.state.fill import Assign
 from s4async.state.matching import CopyTensor, LoadReport, Matching, SetValue
-from s4async.state.skeleton import Skeleton
+from s4async.state.skeleton import Skeleton, records
 from s4async.state.stateful import match_stateful
 from s4async.state.tree import BUILDERS, is_stateful
 from s4async.state.writer import key_name, type_name
@@ -38,13 +38,16 @@ _FIELDS = (tags.NAMEDTUPLE, tags.DATACLASS, tags.NAMESPACE)
 
 class Match:
     """A comparison, and the plan that comes from it. ``targets``: by region index, one-dimensional ``uint8`` memory of
-    ``into`` that is the region's final place; restore these regions there and give ``fill`` all others."""
+    ``into`` that is the region's final place: restore these regions there and give ``fill`` the others of
+    ``region_indexes``, which are the regions of what fits."""
 
     def __init__(self, matching: Matching, skeleton: Skeleton) -> None:
         self._actions = matching.actions
         self._skeleton = skeleton
         self.report = matching.report()
         self.targets: Mapping[int, torch.Tensor] = matching.targets()
+        needed = (record for action in matching.actions for node in action.nodes for record in records(node))
+        self.region_indexes = frozenset(record.region for record in needed)
 
     def fill(self, storages: Mapping[int, torch.UntypedStorage], *, weights_only: bool = True) -> LoadReport:
         """Fill ``into`` from restored storages. Tensors keep their identity, memory and device."""
@@ -161,6 +164,10 @@ class _Rebuild:
     slots: list[Any]
     changes: list[int]
     assign: Any
+
+    @property
+    def nodes(self) -> tuple[()]:
+        return ()
 
     def __call__(self, builder: Builder, targets: Mapping[int, torch.Tensor]) -> None:
         if self.changes:

@@ -7,7 +7,7 @@ containers and stateful objects are walked is in ``into`` and ``stateful``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,6 +43,11 @@ class LoadReport:
 class Action(Protocol):
     """One step of filling."""
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes that are built, or were restored directly."""
+        ...
+
     def __call__(self, builder: Builder, targets: Targets) -> None: ...
 
 
@@ -54,6 +59,10 @@ class CopyTensor:
     dest: torch.Tensor
     path: str
     assign: Assign
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node,)
 
     def __call__(self, builder: Builder, targets: Targets) -> None:
         if is_direct(self.node, targets):
@@ -71,6 +80,10 @@ class SetValue:
     dest: object
     path: str
     assign: Assign
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node,)
 
     def __call__(self, builder: Builder, targets: Targets) -> None:
         put_value(self.dest, builder.build_at(self.node, self.path), self.assign)

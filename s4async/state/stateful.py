@@ -58,6 +58,10 @@ class _LoadObject:
     dest: Any
     path: str
 
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node,)
+
     def __call__(self, builder: Builder, targets: Targets) -> None:
         _load(self.dest, builder.build_at(self.node, self.path), self.path)
 
@@ -97,6 +101,10 @@ class _LoadModule:
     module: torch.nn.Module
     path: str
     entries: list[tuple[str, Node, Any]]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [child for _, child, _ in self.entries]
 
     def __call__(self, builder: Builder, targets: Targets) -> None:
         state: OrderedDict[str, Any] = OrderedDict()
@@ -152,6 +160,10 @@ class _LoadOptimizer:
     node: Node
     optimizer: torch.optim.Optimizer
     path: str
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return (self.node,)
 
     def __call__(self, builder: Builder, targets: Targets) -> None:
         optimizer, built = self.optimizer, builder.build_at(self.node, self.path)

@@ -28,8 +28,9 @@ def _match(state: object, into: object, strict: bool = True, keys: Any = None, *
 def fill(state: object, into: object, strict: bool = True, keys: Any = None) -> LoadReport:
     """Play the pipeline: direct regions into their targets, the others into storages."""
     matched, (captured, skeleton) = _match(state, into, strict, keys)
+    assert set(matched.targets) <= matched.region_indexes <= skeleton.region_indexes
     storages = {}
-    for index in skeleton.region_indexes:
+    for index in matched.region_indexes:
         data = stored(captured.sources[index])
         if index in matched.targets:
             target = matched.targets[index]
@@ -253,6 +254,13 @@ def test_ties_are_direct_only_where_both_sides_tie_alike() -> None:
         z.zero_()
         fill({"a": w, "b": w}, into)
         assert all(tensor.eq(1).all() for tensor in into.values())
+
+
+def test_only_the_regions_of_what_fits_are_needed() -> None:
+    state = {"m": torch.nn.Linear(2, 2), "o": [full(3, 1), full(4, 1)], "t": "x" * 3000, "bad": full(2, 1)}
+    matched, (captured, _) = _match(state, {"m": torch.nn.Linear(2, 2), "bad": full(3, 0)}, strict=False)
+    names = [captured.sources[index].region.name for index in sorted(matched.region_indexes)]
+    assert names == ["m/weight", "m/bias"]
 
 
 # ---- values and containers
