@@ -93,7 +93,7 @@ def families(spans: Sequence[Span]) -> tuple[int, list[list[int]]]:
     parent = list(range(len(spans) + 1))
     for number, s in enumerate(spans, 1):
         window = _window(owner, s, start, unit)
-        for met in np.unique(window):
+        for met in np.flatnonzero(np.bincount(window.reshape(-1))):
             if met:
                 parent[_root(parent, int(met))] = _root(parent, number)
         window[...] = number

@@ -104,7 +104,7 @@ def _coo(b: Builder, node: Node) -> torch.Tensor:
     flags, coalesced, shape, *parts = node.args
     indices, values = (_strided(b, part) for part in parts)
     with _quiet():
-        tensor = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+        tensor = torch.sparse_coo_tensor(indices, values, shape, device=values.device, check_invariants=True)
         return _finish(tensor._coalesced_(coalesced), flags)
 
 
@@ -113,7 +113,13 @@ def _compressed(b: Builder, node: Node) -> torch.Tensor:
     compressed, other, values = (_strided(b, part) for part in parts)
     with _quiet():
         tensor = torch.sparse_compressed_tensor(
-            compressed, other, values, shape, layout=_layout(b, layout), check_invariants=True
+            compressed,
+            other,
+            values,
+            shape,
+            layout=_layout(b, layout),
+            device=values.device,  # not the default device
+            check_invariants=True,
         )
     return _finish(tensor, flags)
 

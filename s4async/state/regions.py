@@ -119,7 +119,7 @@ def strided(
     """A tensor over memory that exists; ``offset`` and ``strides`` in elements."""
     empty = _EMPTY.get((dtype, device))
     if empty is None:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.inference_mode(False):  # it outlives the caller's mode
             warnings.simplefilter("ignore")  # complex32 is "experimental"; its bits are not
             empty = _EMPTY[dtype, device] = torch.empty(0, dtype=dtype, device=device)
     return empty.data.set_(storage, offset, shape, strides)

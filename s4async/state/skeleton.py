@@ -127,7 +127,8 @@ class Skeleton:
         views of them, arrays and byte strings are copies. Raises ``UnsafeLoadError``, ``FormatError``."""
         self.check_safe(weights_only)
         self.check_storages(storages)
-        return Builder(BUILDERS, storages, weights_only).build(self.root)
+        with torch.inference_mode(False):  # a state outlives the caller's mode
+            return Builder(BUILDERS, storages, weights_only).build(self.root)
 
 
 def walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from s4async.errors import UnsupportedStateError
-from s4async.state import capture
+from s4async.state import Skeleton, capture, regions
 from s4async.state.dtypes import DTYPES
 from tests.state.classes_of_tests import (
     Access,
@@ -41,7 +41,7 @@ from tests.state.classes_of_tests import (
     SlottedChild,
     Wrapper,
 )
-from tests.state.playback import assert_same, round_trip
+from tests.state.playback import assert_same, regions_of, round_trip, storages_of
 
 NAN = struct.unpack("d", struct.pack("Q", 0xFFF4DEADBEEF0001))[0]  # a signalling NaN with a payload
 
@@ -356,6 +356,22 @@ def test_tensors(name: str) -> None:
         assert built.stride() == tensor.stride()
     assert isinstance(built, torch.nn.Parameter) == isinstance(tensor, torch.nn.Parameter)
     assert isinstance(built, torch.nn.Buffer) == isinstance(tensor, torch.nn.Buffer)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, lambda: torch.device("meta")])
+def test_modes_of_the_caller_change_nothing(mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured and built inside inference mode or under another default device, used outside."""
+    monkeypatch.setattr(regions, "_EMPTY", {})
+    for name, tensor in _tensors().items():
+        with mode():
+            captured = capture({"x": tensor})
+        storages = storages_of(captured)
+        with mode():
+            built = Skeleton.decode(captured.skeleton, regions_of(captured)).build(storages)["x"]
+        assert_same(tensor.detach().requires_grad_() if tensor.grad_fn is not None else tensor, built, name)
+        assert not built.is_inference()
+        round_trip(tensor)
 
 
 def test_loaded_storages_hold_the_region_only() -> None:
