@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -30,6 +31,7 @@ class IOThreads:
     def __init__(self, executor: Executor | None = None, *, threads: int = THREADS) -> None:
         self._given = executor
         self._own: ThreadPoolExecutor | None = None
+        self._pid = 0  # of the process that has these threads; a forked child has none of them
         self._threads = threads
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
@@ -52,13 +54,14 @@ class IOThreads:
     def close(self) -> None:
         """End the own threads once idle; a later ``run`` starts new ones."""
         own, self._own = self._own, None
-        if own is not None:
+        if own is not None and self._pid == os.getpid():
             own.shutdown(wait=False)
 
     def _executor(self) -> Executor:
         if self._given is not None:
             return self._given
-        if self._own is None:
+        if self._own is None or self._pid != os.getpid():
+            self._pid = os.getpid()
             self._own = ThreadPoolExecutor(self._threads, initializer=_name_thread)
         return self._own
 
