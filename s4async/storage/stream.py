@@ -32,9 +32,10 @@ from s4async.storage.threads import IOThreads
 __all__ = ["STREAM_KEY", "StreamStorage"]
 
 STREAM_KEY = "stream"  # the only key there is
+_ANY = (Exception, KeyboardInterrupt, SystemExit)  # whatever it is, it came out of the file
 _ERRORS: dict[type[BaseException] | tuple[type[BaseException], ...], Callable[[str], S4AsyncError]] = {
     (TypeError, AttributeError, io.UnsupportedOperation): UsageError,
-    Exception: StorageError,
+    _ANY: StorageError,
 }
 
 
@@ -187,7 +188,7 @@ class _Stream:
         )
 
     def flush(self) -> None:
-        with map_errors({Exception: StorageError}, f"flushing {self.name}"):
+        with map_errors({_ANY: StorageError}, f"flushing {self.name}"):
             if hasattr(self._file, "flush"):
                 self._file.flush()
 
@@ -204,7 +205,7 @@ class _Stream:
             raise UsageError(f"reading {self.name}: it is not open for reading; open it in mode 'rb'")
         if missing or not self._can("seekable"):
             raise UsageError(f"reading {self.name}: it cannot seek; pass io.BytesIO(file.read()) instead")
-        with map_errors({Exception: StorageError}, f"reading {self.name}"):
+        with map_errors({_ANY: StorageError}, f"reading {self.name}"):
             start, end = self._ends()
             return start, max(start, end)
 
@@ -244,5 +245,5 @@ class _Stream:
     def _can(self, what: str) -> bool:
         """Whether the file says that it is ``readable``, ``writable`` or ``seekable``; without such a method, yes."""
         ask = getattr(self._file, what, None)
-        with map_errors({Exception: StorageError}, f"opening {self.name}"):
+        with map_errors({_ANY: StorageError}, f"opening {self.name}"):
             return bool(ask()) if callable(ask) else True
