@@ -7,6 +7,7 @@ depends on a mutable pointer: the newest step is the largest number among the re
 
 from __future__ import annotations
 
+import operator
 import re
 
 import crc32c
@@ -76,10 +77,11 @@ class _Gate(msgspec.Struct):
 
 def check_step(step: object) -> int:
     """The step as an int. Raises ``UsageError`` unless it is a whole number from 0 to 10**18."""
-    if isinstance(step, bool) or not hasattr(step, "__index__"):
-        raise UsageError(f"step={step!r}: expected a whole number")
-    value = step.__index__()
-    if not isinstance(value, int) or not 0 <= value <= MAX_STEP:
+    try:
+        value = operator.index(step)  # type: ignore[arg-type]  # which is to be found out
+    except TypeError:
+        value = -1
+    if isinstance(step, bool) or not 0 <= value <= MAX_STEP:
         raise UsageError(f"step={step!r}: expected a whole number from 0 to {MAX_STEP}")
     return value
 
