@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from s4async import engine
 from s4async.catalog import Catalog, check_step
-from s4async.errors import ClosedError, S4AsyncError
+from s4async.errors import ClosedError, S4AsyncError, UsageError
 from s4async.handle import CheckpointInfo, LoadHandle, SaveHandle
 from s4async.inspection import Inspection, inspect_place, verify_place
 from s4async.loading import LoadRequest, MapLocation, Where, load_blocking, load_in_background
@@ -41,7 +41,7 @@ class Checkpointer:
         if store is None:
             store = self._options.url
         self._owned = isinstance(store, str | os.PathLike)
-        self._storage = open_storage(store) if isinstance(store, str | os.PathLike) else store
+        self._storage = open_storage(store) if isinstance(store, str | os.PathLike) else _storage(store)
         self._catalog = Catalog(self._storage)
         self._handles: set[SaveHandle] = set()
         self._lock = threading.Lock()
@@ -129,8 +129,10 @@ class Checkpointer:
     def delete(self, step: int) -> None:
         """Remove a committed step, after this object's pending saves. Raises ``CheckpointNotFoundError``."""
         self._check_open()
+        number = check_step(step)
+        engine.current().check_may_block()
         wait(self._pending())
-        engine.current().run(self._catalog.delete(check_step(step)))
+        engine.current().run(self._catalog.delete(number))
 
     def verify(self, step: int | None = None) -> CheckpointInfo:
         """Read every byte of a step and check it. Raises ``IntegrityError`` kinds naming what is broken."""
@@ -148,11 +150,16 @@ class Checkpointer:
         """Wait for this object's saves and release the storage; idempotent. Raises a failure nobody looked at."""
         if self._closed:
             return
+        try:
+            runner = engine.current()
+        except ClosedError:  # the interpreter is exiting: nothing is pending any more, and the threads have ended
+            self._closed = True
+            return
+        runner.check_may_block()
         self._closed = True
-        handles = self._pending()
-        wait(handles)
+        wait(self._pending())
         if self._owned:
-            engine.current().run(self._storage.close())
+            runner.run(self._storage.close())
         pending().tell_failures()
 
     def __enter__(self) -> Self:
@@ -200,7 +207,7 @@ class Checkpointer:
 
     def _pending(self) -> list[SaveHandle]:
         with self._lock:
-            return [handle for handle in self._handles if not handle.done()]
+            return [handle for handle in self._handles if not handle.done() and not handle.inherited]
 
     def _where(self, step: int | None) -> Where:
         self._check_open()
@@ -209,3 +216,9 @@ class Checkpointer:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self!r} was closed")
+
+
+def _storage(store: Storage) -> Storage:
+    if not hasattr(store, "open_upload"):
+        raise UsageError(f"expected a folder, a URL or a Storage, got {type(store).__name__}")
+    return store

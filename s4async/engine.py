@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from s4async.device.cpu import CpuDevice
 from s4async.device.pool import Arena, Pool
-from s4async.errors import ClosedError, UsageError, single_error
+from s4async.errors import ClosedError, OperationalError, UsageError, single_error
 from s4async.options import Options
 from s4async.pipeline.save import Tools
 
@@ -31,16 +31,20 @@ __all__ = ["Engine", "Job", "at_exit", "current"]
 T = TypeVar("T")
 _POOL_KEEP_NBYTES = 256 << 20  # of frame buffers; about two windows
 _STOP_TIMEOUT_S = 5.0  # an idle loop stops at once; a stuck one must not keep the interpreter
+_EXITING = "the interpreter is exiting: s4async has stopped; save and load before the main thread ends"
 
 _lock = threading.Lock()
 _engine: Engine | None = None
+_stopped = False  # at interpreter exit, for good
 _exit_hooks: list[Callable[[], None]] = []
 
 
 def current() -> Engine:
-    """The process's engine, started if need be. Raises ``ClosedError`` while the interpreter exits."""
+    """The process's engine, started if need be. Raises ``ClosedError`` once the interpreter's exit has stopped it."""
     global _engine
     with _lock:
+        if _stopped:
+            raise ClosedError(_EXITING)
         if _engine is None:
             _engine = Engine()
         return _engine
@@ -64,7 +68,7 @@ class Engine:
         try:
             self._thread.start()
         except RuntimeError as error:  # "can't start new thread at interpreter shutdown"
-            raise ClosedError("the interpreter is exiting: s4async cannot start any more") from error
+            raise ClosedError(_EXITING) from error
         self._loop = started.result()
 
     @property
@@ -72,28 +76,39 @@ class Engine:
         """Whether the caller is this engine's thread, which must never block on its own work."""
         return threading.current_thread() is self._thread
 
+    def check_may_block(self) -> None:
+        """Raise ``UsageError`` on the engine's own thread."""
+        if self.on_own_thread:
+            raise UsageError(
+                "a blocking s4async call inside a done-callback would wait for itself for ever: callbacks run on the "
+                "engine's thread. Hand the work to a thread of your own, or use save_async or load_async"
+            )
+
     def tools(self, options: Options, *, background: bool) -> Tools:
         """Device, buffers and threads. ``background``: niced threads, for work beside training."""
         return Tools(self.device, self.pool, self._threads(options, background), options)
 
     def submit(
-        self, work: Coroutine[Any, Any, T], future: Future[T] | None = None, ended: Callable[[], None] = lambda: None
+        self, work: Coroutine[Any, Any, T], future: Future[T] | None = None, ended: Callable[[], None] | None = None
     ) -> Job[T]:
         """Start ``work`` on the loop; its outcome goes to ``future``, right after ``ended`` was called on the loop:
-        always once, even if a cancellation came before the first line of ``work``."""
-        job = Job(self._loop, Future() if future is None else future, ended)
-        self._loop.call_soon_threadsafe(job.start, work)
+        always once, even if a cancellation came before the first line of ``work``. Raises ``ClosedError``."""
+        job = Job(self._loop, Future() if future is None else future, ended or _nothing)
+        try:
+            self._loop.call_soon_threadsafe(job.start, work)
+        except RuntimeError as error:  # the loop is closed
+            work.close()
+            raise ClosedError(_EXITING) from error
         return job
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` and wait for it. Ctrl-C cancels it and waits until it has let go. Raises ``UsageError`` on
         the engine's own thread, where waiting would never end."""
-        if self.on_own_thread:
+        try:
+            self.check_may_block()
+        except UsageError:
             work.close()
-            raise UsageError(
-                "a blocking s4async call inside a done-callback would wait for itself for ever: callbacks run on the "
-                "engine's thread. Hand the work to a thread of your own, or use save_async or load_async"
-            )
+            raise
         job = self.submit(work)
         try:
             return job.future.result()
@@ -144,7 +159,10 @@ class Job(Generic[T]):
         self._begun = True
         if self._unwanted and self._task is not None:
             self._task.cancel()
-        return await work
+        try:
+            return await work
+        except (KeyboardInterrupt, SystemExit) as error:  # from code of the caller; asyncio would stop the loop for all
+            raise OperationalError(f"code called in the background raised {error!r}") from error
 
     def hold(self) -> None:
         """On the loop: from here on a cancellation comes too late (the commit has begun)."""
@@ -167,6 +185,7 @@ class Job(Generic[T]):
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self._ended()
+        self._task, self._ended = None, _nothing  # a future that is kept keeps its job, and this would keep the rest
         if task.cancelled():
             Future.cancel(self.future)
             self.future.set_running_or_notify_cancel()
@@ -174,6 +193,10 @@ class Job(Generic[T]):
             self.future.set_exception(single_error(error))
         else:
             self.future.set_result(task.result())
+
+
+def _nothing() -> None:
+    """The end of work that nobody waits for in particular."""
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -199,10 +222,15 @@ def _stop(engine: Engine) -> None:
 
 
 def _exit() -> None:
-    for hook in reversed(_exit_hooks):
-        hook()
-    if _engine is not None:
-        _stop(_engine)
+    global _stopped
+    try:
+        for hook in reversed(_exit_hooks):
+            hook()
+    finally:
+        with _lock:
+            _stopped = True
+        if _engine is not None:
+            _stop(_engine)
 
 
 def _forget_in_child() -> None:

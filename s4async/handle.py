@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -86,31 +86,45 @@ class Handle(Future[T]):
         self.meter = meter
         self.observed = False
         self.state = "RUNNING"
+        self._watchers: set[object] = set()  # one for each that is waiting for the outcome now
         self._job: engine.Job[T] | None = None
+        self._held = False
         self._pid = os.getpid()
 
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child's copy: the work goes on in the parent, and nothing of it is heard here."""
+        return os.getpid() != self._pid
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody has looked at the outcome, or is waiting for it now."""
+        return self.observed or bool(self._watchers)
+
     def attach(self, job: engine.Job[T]) -> None:
+        """The work behind the handle, which may have begun, and may even be committing, by now."""
         self._job = job
+        if self._held:
+            job.hold()
 
     def hold(self) -> None:
         """On the loop: the commit begins; ``cancel`` comes too late from here on."""
+        self._held = True
         if self._job is not None:
             self._job.hold()
 
     def result(self, timeout: float | None = None) -> T:
         """Wait and return the outcome, or raise what the background raised. Raises ``TimeoutError``,
         ``concurrent.futures.CancelledError``, and ``UsageError`` where waiting could never end."""
-        self._may_wait()
-        try:
-            value = super().result(timeout)
-        finally:
-            self.observed = self.observed or self.done()
-        return value
+        self.exception(timeout)
+        return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait and return what the background raised, ``None`` if nothing. Raises as ``result``."""
         self._may_wait()
-        error = super().exception(timeout)
-        self.observed = True
+        with self._watching():
+            error = super().exception(timeout)
+            self.observed = True
         return error
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -124,6 +138,7 @@ class Handle(Future[T]):
         begun is undone. ``False``: too late, it is done or being committed."""
         if self._job is None or self.done():
             return False
+        self._check_process()
         if engine.current().on_own_thread:
             return self._job.cancel_now()
         return self._job.cancel().result()
@@ -135,6 +150,8 @@ class Handle(Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in any running asyncio loop. Cancelling the await does not cancel the work."""
+        if not self.done():
+            self._check_process()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
@@ -147,7 +164,8 @@ class Handle(Future[T]):
                 loop.call_soon_threadsafe(tell)
 
         super().add_done_callback(wake)
-        value = yield from outcome.__await__()
+        with self._watching():
+            value = yield from outcome.__await__()
         return value
 
     def __repr__(self) -> str:
@@ -160,10 +178,22 @@ class Handle(Future[T]):
     def _may_wait(self) -> None:
         if self.done():
             return
-        if os.getpid() != self._pid:
-            raise UsageError(f"{self!r} belongs to process {self._pid}; a forked child cannot wait for it")
+        self._check_process()
         if engine.current().on_own_thread:
             raise UsageError(f"{self!r} is not done, and waiting for it on the engine's thread would never end")
+
+    def _check_process(self) -> None:
+        if self.inherited:
+            raise UsageError(f"{self!r} belongs to process {self._pid}; a forked child can neither wait nor cancel")
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        token = object()
+        self._watchers.add(token)
+        try:
+            yield
+        finally:
+            self._watchers.discard(token)
 
 
 def _copy_outcome(source: Handle[T], target: asyncio.Future[T]) -> None:

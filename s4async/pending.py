@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import Future, wait
 
 from s4async import engine
-from s4async.errors import OverlapError, UsageError
+from s4async.errors import ClosedError, OverlapError, UsageError
 from s4async.handle import SaveHandle
 
 __all__ = ["Pending", "Slot", "pending"]
@@ -22,15 +22,29 @@ _CANCEL_TIMEOUT_S = 30.0  # undoing a save takes one storage call
 
 
 class Slot:
-    """The right to run a save. ``release`` may be called twice, by whoever ends the save first."""
+    """The right to run a save. Given back by ``release`` or, whatever happens, when nobody holds it any more."""
 
     def __init__(self, lock: threading.Lock) -> None:
-        self._lock: threading.Lock | None = lock
+        self._lock = lock
+        self._taken = False
+
+    def take(self, *, wait: bool) -> bool:
+        self._taken = self._lock.acquire(blocking=wait)
+        return self._taken
+
+    def hand_over(self) -> Slot:
+        """The same right for another owner; ``release`` of this one does nothing from here on."""
+        heir = Slot(self._lock)
+        self._taken, heir._taken = False, self._taken
+        return heir
 
     def release(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.release()
+        """Let the next save in; idempotent."""
+        taken, self._taken = self._taken, False
+        if taken:
+            self._lock.release()
+
+    __del__ = release  # Ctrl-C can come between any two lines
 
 
 class Pending:
@@ -41,22 +55,26 @@ class Pending:
         self._lock = threading.Lock()
         self._active: set[SaveHandle] = set()
         self._failed: list[SaveHandle] = []
+        self._exiting = False
         self.exit_timeout_s = 0.0
 
     def admit(self, on_overlap: str, what: str) -> Slot | None:
-        """Take the slot. ``None``: skip. Raises an untold failure, ``OverlapError``, or waits, as the rule says."""
+        """Take the slot. ``None``: skip. Raises an untold failure, ``OverlapError``, or waits, as the rule says;
+        ``ClosedError`` once the interpreter is exiting."""
+        self._check_open(what)
         self.tell_failures()
-        if self._slot.acquire(blocking=False):
-            return Slot(self._slot)
+        slot = Slot(self._slot)
+        if slot.take(wait=False):
+            return slot
         if on_overlap == "skip":
             return None
         if on_overlap == "error":
             raise OverlapError(f"{what}: an earlier save is still running: {self._names()}")
         if engine.current().on_own_thread:
             raise UsageError(f"{what}: waiting for {self._names()} inside a done-callback would never end")
-        self._slot.acquire()
-        slot = Slot(self._slot)
+        slot.take(wait=True)
         try:
+            self._check_open(what)
             self.tell_failures()
         except BaseException:
             slot.release()
@@ -69,17 +87,25 @@ class Pending:
             self._active.add(handle)
         Future.add_done_callback(handle, lambda _: self._ended(handle))
 
+    def failed(self, handle: SaveHandle) -> None:
+        """A save has failed. Called before its handle tells anybody and before the slot is free, so that whoever
+        waited for either finds the failure here."""
+        with self._lock:
+            self._failed = [h for h in self._failed if not h.observed]
+            self._failed.append(handle)
+
     def tell_failures(self) -> None:
         """Raise the oldest failure that nobody has looked at, once."""
         with self._lock:
-            failed, self._failed = [h for h in self._failed if not h.observed], []
-            if not failed:
+            self._failed = [h for h in self._failed if not h.observed]
+            handle = next((h for h in self._failed if not h.watched), None)
+            if handle is None:
                 return
-            self._failed = failed[1:]
-        error = failed[0].exception()
+            self._failed.remove(handle)
+        error = handle.exception()
         if error is not None:
             error.add_note(
-                f"This failure of an earlier save ({failed[0].what}) is raised here because nobody looked at its "
+                f"This failure of an earlier save ({handle.what}) is raised here because nobody looked at its "
                 "handle. The present call did nothing; repeat it."
             )
             raise error
@@ -95,17 +121,20 @@ class Pending:
         self.tell_failures()
 
     def drain(self) -> None:
-        """At interpreter exit: finish, or cancel what does not end in time; print what nobody has seen."""
+        """At interpreter exit: admit no more saves, finish what was admitted, or cancel what does not end in time;
+        print what nobody has seen."""
+        self._exiting = True
+        reason = f"not finished at exit after {self.exit_timeout_s:g} s"
+        try:
+            free = self._slot.acquire(timeout=min(self.exit_timeout_s, threading.TIMEOUT_MAX))
+        except KeyboardInterrupt:
+            free, reason = False, "interrupted at exit"
         with self._lock:
             active = list(self._active)
-        try:
-            late = wait(active, self.exit_timeout_s).not_done
-        except KeyboardInterrupt:
-            late = {handle for handle in active if not handle.done()}
-        for handle in late:
-            if isinstance(handle, SaveHandle) and handle.cancel():
-                _say(f"{handle.what}: not finished at exit after {self.exit_timeout_s:g} s; it was cancelled")
-        wait(late, _CANCEL_TIMEOUT_S)
+        for handle in active:
+            if not free and handle.cancel():
+                _say(f"{handle.what}: {reason}; it was cancelled")
+        wait(active, _CANCEL_TIMEOUT_S)
         for handle in self._failed:
             if not handle.observed:
                 _say(f"{handle.what} failed and nobody looked at its handle: {handle.exception()}")
@@ -113,9 +142,10 @@ class Pending:
     def _ended(self, handle: SaveHandle) -> None:
         with self._lock:
             self._active.discard(handle)
-            if not handle.cancelled() and Future.exception(handle) is not None:
-                self._failed = [h for h in self._failed if not h.observed]
-                self._failed.append(handle)
+
+    def _check_open(self, what: str) -> None:
+        if self._exiting:
+            raise ClosedError(f"save {what}: the interpreter is exiting; save before the main thread ends")
 
     def _names(self) -> str:
         with self._lock:

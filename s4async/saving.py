@@ -24,11 +24,11 @@ import torch
 
 from s4async import engine
 from s4async.catalog import Catalog, CommitRecord, DataObject
-from s4async.errors import PreconditionError, S4AsyncError, UsageError
+from s4async.errors import OptionsError, PreconditionError, S4AsyncError, UsageError
 from s4async.format.manifest import Manifest
 from s4async.frame import Frame
 from s4async.handle import CheckpointInfo, SaveHandle
-from s4async.options import Options
+from s4async.options import ON_OVERLAP, Options
 from s4async.pending import Slot, pending
 from s4async.pipeline.flow import Meter
 from s4async.pipeline.plan import plan
@@ -159,9 +159,17 @@ def begin_save(
     """Everything that must happen on the caller's thread. ``background``: copy the state and return; otherwise the
     caller waits, so its own memory is read. Raises ``UnsupportedStateError``, ``OverlapError``, ``UsageError``."""
     start = time.perf_counter()
+    if not background:
+        engine.current().check_may_block()
+    if on_overlap not in ON_OVERLAP:
+        raise OptionsError(f"on_overlap={on_overlap!r}: expected one of {', '.join(ON_OVERLAP)}")
     user = _metadata(metadata)
     meter = Meter()
     handle = SaveHandle(f"to {destination.name}", meter)
+    if not background and engine.current().on_own_thread:
+        raise UsageError(
+            f"save {handle.what}: inside a done-callback it would wait for itself for ever: use save_async"
+        )
     pending().exit_timeout_s = options.exit_timeout_s
     slot = pending().admit(on_overlap, handle.what)
     if slot is None:
@@ -187,8 +195,8 @@ def begin_save(
         done = time.perf_counter()
         handle.timing |= {"wait_s": admitted - start, "capture_s": seen - admitted, "snapshot_s": done - seen}
         handle.timing["stall_s"] = done - start
-        work = _finish(draft, destination, tools)
-        handle.attach(engine.current().submit(work, handle, lambda: _end(draft, slot, start)))
+        work, held = _finish(draft, destination, tools), slot.hand_over()
+        handle.attach(engine.current().submit(work, handle, lambda: _end(draft, held, start)))
     except BaseException:
         slot.release()
         raise
@@ -200,7 +208,7 @@ async def _finish(draft: Draft, destination: Destination, tools: Tools) -> Check
     """The background half of a save, on the engine's loop."""
     try:
         info = await destination.store(draft, tools)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:  # the last two: out of code of the caller
         draft.handle.state = "FAILED"
         LOG.error("save %s failed: %s", draft.handle.what, error)
         raise
@@ -215,6 +223,8 @@ def _end(draft: Draft, slot: Slot, start: float) -> None:
         handle.state = "CANCELLED"
     draft.raw.release()
     handle.timing["total_s"] = time.perf_counter() - start
+    if handle.state == "FAILED":
+        pending().failed(handle)
     slot.release()
     if handle.state == "COMMITTED" and LOG.isEnabledFor(logging.INFO):
         r = handle.report
