@@ -30,9 +30,16 @@ def test_large_regions_never_share_a_frame() -> None:
 
 def test_small_regions_share_with_their_likes() -> None:
     names = ["0/exp_avg", "0/exp_avg_sq", "1/exp_avg", "1/exp_avg_sq", "net.0.bias", "net.1.bias"]
-    regions = [Region(name, "float32", 400) for name in names]
+    regions = [Region(name, "float32", 800) for name in names]
     frames = plan(regions, FRAME, SMALL)
     assert [[regions[e.region].name for e in f.extents] for f in frames] == [names[0:3:2], names[1:4:2], names[4:]]
+
+
+def test_many_tiny_regions_do_not_make_many_frames() -> None:
+    """Whatever they are called: numbered keys, items of lists, or names that all differ."""
+    for name in ("k{}", "buffers/{}", "layer.{}.w{}", "{:x}a"):
+        regions = [Region(name.format(i, i), "float32", 4 * (i % 7)) for i in range(20_000)]
+        assert len(plan(regions, 4 << 20, 256 << 10)) <= 2
 
 
 def test_regions_of_broken_elements_are_bytes() -> None:
