@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,8 @@ import pytest
 import torch
 
 import s4async
-from tests.cases.harness import (
-    GatedFile,
-    all_steps,
-    child,
-    noise,
-)
+from s4async.errors import UsageError
+from tests.cases.harness import GatedFile, all_steps, child, noise
 
 # ---- the handle is never awaited and the script ends (fsspec/s3fs#543, agronholm/apscheduler#985)
 
@@ -172,3 +169,35 @@ def test_a_loop_that_is_gone_before_the_save_ends() -> None:
 
 async def _await(handle: s4async.SaveHandle) -> object:
     return await handle
+
+
+def test_blocking_calls_in_a_callback_are_refused_not_hung(tmp_path: Path) -> None:
+    """A callback runs on the engine's thread, the one thread that must not wait for itself. What does not block works:
+    the next save can be begun there."""
+    file, done = GatedFile(), threading.Event()
+    told: list[str] = []
+    begun: list[s4async.SaveHandle] = []
+    calls: list[Callable[[], object]] = [
+        lambda: s4async.save({"n": 1}, tmp_path / "never"),
+        lambda: s4async.save_checkpoint({"n": 1}, tmp_path / "never", step=1),
+        lambda: s4async.load(tmp_path / "missing"),
+        lambda: s4async.verify(tmp_path / "missing"),
+        lambda: s4async.Checkpointer(tmp_path / "missing").all_steps(),
+    ]
+
+    def callback(_: object) -> None:
+        for call in calls:
+            try:
+                call()
+            except UsageError as error:
+                told.append(str(error))
+        begun.append(s4async.save_async({"n": 2}, tmp_path / "next.s4"))
+        done.set()
+
+    s4async.save_async({"n": 0}, file).add_done_callback(callback)
+    file.go.set()
+    assert done.wait(60)
+    assert len(told) == len(calls) and all("done-callback" in text for text in told)
+    begun[0].result(60)
+    assert s4async.load(tmp_path / "next.s4") == {"n": 2}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.s4"]

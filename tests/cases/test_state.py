@@ -185,7 +185,7 @@ def _numpy() -> State:
         "bytes": np.bytes_(b"\0x"),
         "when": np.datetime64("2024-01-02T03:04:05"),
         "long": np.timedelta64(7, "D"),
-        "nat": np.datetime64("NaT"),
+        "nat": np.datetime64("NaT", "s"),
         "z": np.array(3.5),
         "e": np.empty((0, 2)),
         "F": np.asfortranarray(np.arange(6).reshape(2, 3)),

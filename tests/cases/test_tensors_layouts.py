@@ -90,7 +90,7 @@ def _of_every_dtype(device: str = "cpu") -> State:
         for shape in [(), (0,), (1,), (3, 0, 2), (5,), (2, 3)]:
             high = 2 if dtype == torch.bool else 256
             raw = torch.randint(0, high, (math.prod(shape) * dtype.itemsize,), dtype=torch.uint8, generator=generator)
-            state[f"{dtype}{shape}"] = raw.view(dtype).reshape(shape).to(device)
+            state[f"{dtype}{shape}"] = raw.to(device).view(dtype).reshape(shape)
     return state
 
 
