@@ -224,7 +224,7 @@ def test_whole_dense_host_tensors_are_direct() -> None:
     ("state", "into"),
     [
         (full(4, 1), torch.zeros(8)[::2]),
-        (torch.randn(2, 3), torch.zeros(3, 2).t()),
+        (torch.arange(6.0).reshape(2, 3), torch.zeros(3, 2).t()),
         (torch.tensor([1j]).conj(), torch.zeros(1, dtype=torch.complex64)),
         (torch.tensor([1j]), torch.zeros(1, dtype=torch.complex64).conj()),
         (torch.zeros(2, 3)[:, :2], torch.zeros(2, 2)),
@@ -232,7 +232,7 @@ def test_whole_dense_host_tensors_are_direct() -> None:
         (torch.zeros(2).as_subclass(Marked), torch.zeros(2)),
         (torch.zeros(2), torch.zeros(2).as_subclass(Marked)),
     ],
-    ids=str,
+    ids=["steps", "transposed", "conj stored", "conj here", "cut", "expanded", "class stored", "class here"],
 )
 def test_others_are_not(state: torch.Tensor, into: torch.Tensor) -> None:
     matched, (captured, _) = _match({"x": state}, {"x": into})

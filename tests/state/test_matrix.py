@@ -198,7 +198,7 @@ def test_read_only_arrays_come_back_writable() -> None:
         np.str_("a\0"),
         np.bytes_(b"a\0"),
         np.datetime64("2024-01-02T03", "h"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         np.timedelta64(5, "s"),
         np.void(b"abc"),
         np.zeros(1, [("a", "i4"), ("b", "f8")])[0],
