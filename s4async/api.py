@@ -120,7 +120,8 @@ def load(
     """The state in ``f``, bit for bit, or ``into`` filled with it.
 
     ``f``: a path, URL or readable, seekable binary file of one object; or the folder or URL of a store, which gives
-    its newest committed step. ``map_location``: as in ``torch.load``. ``weights_only=False`` allows pickled objects.
+    its newest committed step. ``map_location``: as in ``torch.load`` (with ``into`` its
+    devices decide). ``weights_only=False`` allows pickled objects.
     ``keys``: names or globs of leaves or branches (``"model/*"``); only their bytes are read. ``into``: a mapping,
     module, optimizer or nest of them, filled in place (tensors keep their identity); then a ``LoadReport`` with
     ``missing``, ``unexpected`` and ``mismatched`` is returned, and ``strict=True`` demands that all three are empty.

@@ -169,7 +169,8 @@ class Loading:
         if request.into is not None:
             self._match = match(self._skeleton, request.into, strict=request.strict, whole=request.keys is None)
             targets = self._match.targets
-        fresh = [index for index in sorted(self._skeleton.region_indexes) if index not in targets]
+        wanted = self._skeleton.region_indexes if self._match is None else self._match.region_indexes
+        fresh = [index for index in sorted(wanted) if index not in targets]
         _check_memory(sum(manifest.regions[index].nbytes for index in fresh), self._found.name)
         for index in fresh:
             storage = _allocate(manifest.regions[index].nbytes, self._found.name)
