@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,18 +43,28 @@ async def verify_object(reader: ObjectReader, manifest: Manifest, tools: Tools, 
     await _Restore(reader, manifest, {}, tools, meter, where).run(list(manifest.frames))
 
 
-@dataclass(frozen=True, slots=True)
 class _Restore:
-    reader: ObjectReader
-    manifest: Manifest
-    memory: Mapping[int, Bytes]
-    tools: Tools
-    meter: Meter
-    where: str
+    """One run over the frames of an object; lives on the engine's loop."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        manifest: Manifest,
+        memory: Mapping[int, Bytes],
+        tools: Tools,
+        meter: Meter,
+        where: str,
+    ) -> None:
+        self.reader = reader
+        self.manifest = manifest
+        self.memory = memory
+        self.tools = tools
+        self.meter = meter
+        self.decoder = Decoder(tools.device, tools.pool, manifest.regions, where)
 
     async def run(self, frames: list[Frame]) -> None:
         for codec in {blob.codec for frame in frames for blob in frame.blobs} - {RAW, CONSTANT}:
-            self._decoder.codec(codec)  # an unknown one is told before anything is overwritten
+            self.decoder.codec(codec)  # an unknown one is told before anything is overwritten
         self.meter.frames = len(frames)
         self.meter.raw_nbytes = sum(frame.raw_nbytes for frame in frames)
         options = self.tools.options
@@ -66,13 +76,17 @@ class _Restore:
     async def _reach(self, reach: Reach) -> None:
         buffer = await self._fetch(reach)
         try:
-            for frame in reach.frames:
-                targets = [self._target(extent) for extent in frame.extents]
-                stored = reach.stored(frame, buffer)
-                await in_thread(self.tools.threads, self._decoder.decode, frame, stored, targets)
-                self.meter.add_frame(frame.dtype, frame.raw_nbytes, frame.stored_nbytes, 0.0)
+            await in_thread(self.tools.threads, self._decode, reach, buffer)
         finally:
             self.tools.pool.release(buffer)
+        for frame in reach.frames:
+            self.meter.add_frame(frame.dtype, frame.raw_nbytes, frame.stored_nbytes, 0.0)
+
+    def _decode(self, reach: Reach, buffer: Bytes) -> None:
+        """In a thread: all frames of one read."""
+        for frame in reach.frames:
+            targets = [self._target(extent) for extent in frame.extents]
+            self.decoder.decode(frame, reach.stored(frame, buffer), targets)
 
     async def _derived(self, frame: Frame) -> None:
         if frame.source is None:
@@ -83,7 +97,7 @@ class _Restore:
         low = self._target(frame.extents[0])
         if low is None:
             low = np.empty(frame.raw_nbytes, np.uint8)
-        await in_thread(self.tools.threads, self._decoder.derive, frame, high, low)
+        await in_thread(self.tools.threads, self.decoder.derive, frame, high, low)
         self.meter.add_frame(frame.dtype, frame.raw_nbytes, 0, 0.0)
 
     async def _source(self, source: Extent) -> Bytes:
@@ -96,7 +110,7 @@ class _Restore:
             (reach,) = reaches([frame], self.tools.options.read_bytes)
             buffer = await self._fetch(reach)
             try:
-                await in_thread(self.tools.threads, self._decoder.decode, frame, reach.stored(frame, buffer), parts)
+                await in_thread(self.tools.threads, self.decoder.decode, frame, reach.stored(frame, buffer), parts)
             finally:
                 self.tools.pool.release(buffer)
             for extent, part in zip(frame.extents, parts, strict=True):
@@ -107,10 +121,20 @@ class _Restore:
         return whole
 
     def _frames_of(self, source: Extent) -> list[Frame]:
-        frames = [f for f in self.manifest.frames if any(e.region == source.region for e in f.extents)]
-        starts = [next(e.offset for e in f.extents if e.region == source.region) for f in frames]
+        starts, frames = self._index[source.region]
         first = max(0, bisect_right(starts, source.offset) - 1)
         return frames[first : bisect_right(starts, _end(source) - 1)]
+
+    @cached_property
+    def _index(self) -> dict[int, tuple[list[int], list[Frame]]]:
+        """Region -> where in it its frames begin, ascending, and those frames."""
+        index: dict[int, tuple[list[int], list[Frame]]] = {}
+        for frame in self.manifest.frames:
+            for extent in frame.extents:
+                starts, frames = index.setdefault(extent.region, ([], []))
+                starts.append(extent.offset)
+                frames.append(frame)
+        return index
 
     async def _fetch(self, reach: Reach) -> Bytes:
         """A leased buffer whose first bytes are the reach's."""
@@ -126,10 +150,6 @@ class _Restore:
     def _target(self, extent: Extent) -> Bytes | None:
         memory = self.memory.get(extent.region)
         return None if memory is None else memory[extent.offset : _end(extent)]
-
-    @property
-    def _decoder(self) -> Decoder:
-        return Decoder(self.tools.device, self.tools.pool, self.manifest.regions, self.where)
 
 
 def _end(extent: Extent) -> int:
