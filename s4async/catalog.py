@@ -24,14 +24,14 @@ from s4async.errors import (
     UnsupportedError,
     UsageError,
 )
-from s4async.storage.base import Storage
+from s4async.storage.base import Storage, key_fault
 
 __all__ = ["Catalog", "CommitRecord", "DataObject", "check_step"]
 
 RECORD_VERSION = 1
 MAX_STEP = 10**18
 _MAX_RECORD_NBYTES = 16 << 20
-_RECORD_KEY = re.compile(r"steps/(\d{20})\.json")
+_RECORD_KEY = re.compile(r"steps/([0-9]{20})\.json")
 
 
 class DataObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +95,7 @@ class Catalog:
     async def steps(self) -> list[int]:
         """Committed steps, ascending."""
         found = [_RECORD_KEY.fullmatch(info.key) async for info in self.storage.list("steps/")]
-        return sorted(int(match[1]) for match in found if match)
+        return sorted(step for match in found if match and (step := int(match[1])) <= MAX_STEP)
 
     async def latest(self) -> int | None:
         """The newest committed step."""
@@ -129,6 +129,9 @@ class Catalog:
             raise FormatError(
                 f"{where}: the record of step {step} says step {record.step}, {len(record.objects)} objects"
             )
+        for item in record.objects:
+            if fault := key_fault(item.key):
+                raise FormatError(f"{where}: the record names an object {item.key!r}, which {fault}")
         return record
 
     async def commit(self, record: CommitRecord) -> None:
