@@ -27,6 +27,7 @@ from s4async.errors import (
     S4AsyncError,
     UnsafeLoadError,
     UnsupportedError,
+    UsageError,
 )
 from s4async.format.manifest import Manifest
 from s4async.handle import LoadHandle
@@ -63,6 +64,14 @@ class LoadRequest:
     into: object | None = None
     keys: str | Iterable[str] | None = None
     strict: bool = True
+
+    def __post_init__(self) -> None:
+        if self.keys is None or isinstance(self.keys, str):
+            return
+        keys = tuple(self.keys) if isinstance(self.keys, Iterable) else (self.keys,)
+        if not all(isinstance(key, str) for key in keys):
+            raise UsageError(f"keys={self.keys!r}: expected a name or glob, or several of them")
+        object.__setattr__(self, "keys", keys)  # an iterator is taken once
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,8 @@ async def _find_step(catalog: Catalog, step: int | None, stack: AsyncExitStack) 
     try:
         reader = await stack.enter_async_context(catalog.storage.open_object(item.key))
     except ObjectNotFoundError as error:
+        if not await catalog.exists(record.step):  # a delete takes the record first
+            raise CheckpointNotFoundError(f"{name}: the step was deleted meanwhile") from error
         raise CorruptionError(f"{name}: the step is committed but its object is gone: {error}") from error
     if reader.nbytes != item.nbytes:
         raise CorruptionError(f"{name}: {reader.nbytes} bytes, the commit record says {item.nbytes}")
