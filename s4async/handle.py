@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from s4async import engine
@@ -207,7 +207,16 @@ def _copy_outcome(source: Handle[T], target: asyncio.Future[T]) -> None:
 
 
 class LoadHandle(Handle[Any]):
-    """The future of a ``load_async``."""
+    """The future of a ``load_async``. ``RUNNING -> RESTORED | FAILED | CANCELLED``."""
+
+    def progress(self) -> Progress:
+        """Counters as of now; cheap, from any thread."""
+        state = "RUNNING"
+        if self.cancelled():
+            state = "CANCELLED"
+        elif self.done():
+            state = "RESTORED" if Future.exception(self) is None else "FAILED"
+        return replace(super().progress(), state=state)
 
 
 class SaveHandle(Handle["CheckpointInfo | None"]):
