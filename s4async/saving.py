@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 import time
+import traceback
 from collections.abc import Mapping
 from concurrent.futures import wait
 from contextlib import suppress
@@ -23,7 +24,7 @@ from typing import Protocol
 import torch
 
 from s4async import engine
-from s4async.catalog import Catalog, CommitRecord, DataObject
+from s4async.catalog import Catalog, CommitRecord, DataObject, check_step
 from s4async.errors import OptionsError, PreconditionError, S4AsyncError, UsageError
 from s4async.format.manifest import Manifest
 from s4async.frame import Frame
@@ -115,12 +116,13 @@ class StepDestination:
         step = self.step
         if step is None:
             newest = await self.catalog.latest()
-            step = 0 if newest is None else newest + 1
+            step = 0 if newest is None else check_step(newest + 1)
         elif await self.catalog.exists(step):
             raise PreconditionError(f"{storage.url}: step {step} is committed already; delete it or use another step")
         draft.handle.step = step
         uuid = draft.manifest.uuid.hex()
         key = f"data/{step:020d}-{uuid}.s4"
+        named = False  # whether a visible record may name the object
         try:
             info, manifest = await save_object(draft.job(storage, key, if_absent=True, commits=False), tools)
             draft.handle.state = "STORED"
@@ -135,13 +137,14 @@ class StepDestination:
                 objects=(item,),
             )
             draft.handle.hold()
-            start = time.perf_counter()
+            start, named = time.perf_counter(), True
             await self.catalog.commit(record)
             draft.handle.meter.commit_s += time.perf_counter() - start
-        except (PreconditionError, asyncio.CancelledError):
+        except (PreconditionError, asyncio.CancelledError) as error:
             # Nobody will name this object. After any other failure the record may be visible, so its object stays.
-            with suppress(S4AsyncError):
-                await storage.delete(key)
+            if isinstance(error, PreconditionError) or not named:
+                with suppress(S4AsyncError):
+                    await storage.delete(key)
             raise
         return CheckpointInfo(storage.url, step, manifest.raw_nbytes, info.nbytes)
 
@@ -211,9 +214,20 @@ async def _finish(draft: Draft, destination: Destination, tools: Tools) -> Check
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # the last two: out of code of the caller
         draft.handle.state = "FAILED"
         LOG.error("save %s failed: %s", draft.handle.what, error)
+        _let_go(error)
         raise
     draft.handle.state = "COMMITTED"
     return info
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear the frames behind an error: whoever keeps its handle would keep their buffers, which are the snapshot."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        traceback.clear_frames(link.__traceback__)
+        chain.append(link)
+        link = link.__cause__ or link.__context__
 
 
 def _end(draft: Draft, slot: Slot, start: float) -> None:
