@@ -192,6 +192,7 @@ def test_a_part_by_name_fills_that_part_only(tmp_path: Path) -> None:
     target = {"m": {"a": full(2, 0), "b": full(2, 0)}, "o": full(2, 0)}
     s4async.load(place, keys="m/a", into=target)
     assert [target["m"]["a"][0], target["m"]["b"][0], target["o"][0]] == [1, 0, 0]  # type: ignore[index]
+    assert_same({"o": full(2, 3)}, s4async.load(place, keys=iter(["o"])))
     with pytest.raises(UsageError, match="nope"):
         s4async.load(place, keys="nope")
 
