@@ -27,7 +27,6 @@ from s4async.errors import (
     S4AsyncError,
     UnsafeLoadError,
     UnsupportedError,
-    UsageError,
 )
 from s4async.format.manifest import Manifest
 from s4async.handle import LoadHandle
@@ -64,14 +63,6 @@ class LoadRequest:
     into: object | None = None
     keys: str | Iterable[str] | None = None
     strict: bool = True
-
-    def __post_init__(self) -> None:
-        if self.keys is None or isinstance(self.keys, str):
-            return
-        keys = tuple(self.keys) if isinstance(self.keys, Iterable) else (self.keys,)
-        if not all(isinstance(key, str) for key in keys):
-            raise UsageError(f"keys={self.keys!r}: expected a name or glob, or several of them")
-        object.__setattr__(self, "keys", keys)  # an iterator is taken once
 
 
 @dataclass(frozen=True, slots=True)
