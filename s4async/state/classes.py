@@ -19,10 +19,20 @@ from s4async.state.builder import AssembleFunction, Builder, BuildFunction
 from s4async.state.document import Node, join
 from s4async.state.writer import Encoder, Writer, printable
 
-__all__ = ["ASSEMBLERS", "BUILDERS", "class_name", "encoder_of", "find_class", "is_namedtuple", "put_namespace"]
+__all__ = [
+    "ASSEMBLERS",
+    "BUILDERS",
+    "class_name",
+    "encoder_of",
+    "find_class",
+    "is_namedtuple",
+    "lookup",
+    "put_namespace",
+]
 
 
-def _lookup(module: str, qualname: str) -> object:
+def lookup(module: str, qualname: str) -> object:
+    """What a loaded module has under that name, without running any of its code; ``None`` if nothing."""
     found: object = sys.modules.get(module)
     for part in qualname.split("."):
         try:
@@ -35,7 +45,7 @@ def _lookup(module: str, qualname: str) -> object:
 def class_name(w: Writer, value: object, kind: type, path: str) -> tuple[str, str] | None:
     """Module and qualified name of ``kind``; ``None``, with ``value`` pickled or refused, if a load cannot use it."""
     reason = ""
-    if _lookup(kind.__module__, kind.__qualname__) is not kind:
+    if lookup(kind.__module__, kind.__qualname__) is not kind:
         reason = f"a load could not find its class as {kind.__module__}.{kind.__qualname__}; define it in a module"
     elif _has_del(kind):
         reason = "its class defines __del__"
@@ -47,7 +57,7 @@ def class_name(w: Writer, value: object, kind: type, path: str) -> tuple[str, st
 
 def find_class(b: Builder, module: str, qualname: str, base: type) -> type:
     """The loaded class of that name, a subclass of ``base``. Raises ``UnsafeLoadError``."""
-    found = _lookup(module, qualname)
+    found = lookup(module, qualname)
     where = f"{b.path!r}: class {module}.{qualname}"
     if found is None:
         raise UnsafeLoadError(f"{where} is not loaded; import {module} first (loading a checkpoint imports nothing)")

@@ -19,6 +19,7 @@ from s4async.errors import StateMismatchError, UnsafeLoadError, UsageError
 from s4async.frame import Region
 from s4async.state import tags
 from s4async.state.builder import Builder
+from s4async.state.classes import lookup
 from s4async.state.document import Node, Record, decode, join
 from s4async.state.tree import BUILDERS
 from s4async.state.writer import type_name
@@ -92,7 +93,7 @@ class Skeleton:
         """
         if keys is None:
             return self
-        wanted = (keys,) if isinstance(keys, str) else tuple(keys)
+        wanted = _texts(keys)
         chosen = Skeleton(self.root, self.regions, wanted)
         found: set[str] = set()
         root = _prune(self.root, "", wanted, chosen, found)
@@ -102,12 +103,20 @@ class Skeleton:
         return Skeleton(root or Node(self.root.tag, self.root.args), self.regions, wanted)
 
     def check_safe(self, weights_only: bool) -> None:
-        """Raise ``UnsafeLoadError`` naming every pickled leaf, if ``weights_only``. ``build`` calls it."""
+        """Raise ``UnsafeLoadError`` naming every pickled leaf, if ``weights_only``, and every class that is not loaded.
+        ``build`` calls it; call it before anything is overwritten."""
         pickled = [path for path, node in walk(self.root) if weights_only and node.tag == tags.PICKLE]
         if pickled:
             raise UnsafeLoadError(
                 f"pickled objects at {', '.join(map(repr, pickled))}: load with weights_only=False if you trust the "
                 "checkpoint, since that may run any code; or leave them out with keys="
+            )
+
+        unknown = sorted({f"{module}.{name}" for module, name in _classes(self.root) if lookup(module, name) is None})
+        if unknown:
+            raise UnsafeLoadError(
+                f"classes that are not loaded: {', '.join(unknown)}; import their modules first (loading a checkpoint "
+                "imports nothing), or leave their leaves out with keys="
             )
 
     def check_storages(self, storages: Mapping[int, torch.UntypedStorage]) -> None:
@@ -149,6 +158,27 @@ def parts(node: Node) -> Iterator[Node]:
             yield arg
         elif type(arg) is tuple and arg and isinstance(arg[0], Node):
             yield from arg
+
+
+def _texts(keys: object) -> tuple[str, ...]:
+    """The keys, whatever a caller gave. Raises ``UsageError`` for what is no text."""
+    given = (keys,) if isinstance(keys, str) or not isinstance(keys, Iterable) else tuple(keys)
+    for key in given:
+        if not isinstance(key, str):
+            raise UsageError(f"keys={keys!r}: expected names or globs as text, got {type_name(key)}")
+    return given
+
+
+def _classes(root: Node) -> Iterator[tuple[str, str]]:
+    """Module and qualified name of every class that building needs."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        at = tags.CLASS_AT.get(node.tag)
+        if at is not None:
+            yield node.args[at], node.args[at + 1]
+        pending.extend(parts(node))
+        pending.extend(key for key in node.keys if isinstance(key, Node))
 
 
 def records(root: Node, tensors_only: bool = False) -> Iterator[Record]:

@@ -96,3 +96,6 @@ KEYS = frozenset(
     {VALUE, INT, BIGINT, COMPLEX, TEXT, BLOB, ELLIPSIS, RANGE, KEY, TORCH, DEVICE, SIZE, PATH, DATE, TIME, DATETIME}
     | {TIMEDELTA, TIMEZONE, UUID, DECIMAL, FRACTION, ENUM, FLAG, FROZENSET, TUPLE, SCALAR, DTYPE, RECORD, SUBARRAY}
 )
+
+CLASS_AT = {ENUM: 0, FLAG: 0, NAMEDTUPLE: 0, DATACLASS: 0, SUBCLASS: 1, FLATTENED: 1}
+"""Nodes that name a class of the caller's: where their arguments have its module, the qualified name following."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import s4async
-from s4async.errors import DeviceError, OperationalError, StateMismatchError, UsageError
+from s4async.errors import DeviceError, OperationalError, StateMismatchError, UnsafeLoadError, UsageError
 from tests.cases.harness import assert_same, child, edit_manifest, full, moved, noise
+from tests.state import classes_of_tests
 
 State = dict[str, Any]
 
@@ -206,3 +208,25 @@ def test_a_failed_read_changes_nothing_that_was_checked_before(tmp_path: Path) -
     place.write_bytes(data)
     with pytest.raises(s4async.errors.IntegrityError):
         s4async.load(place, into={"a": full(5000, 0), "b": full(5000, 0)})
+
+
+def test_a_class_that_is_not_loaded_is_told_before_anything_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load in place that fails halfway leaves a model that is neither old nor new. Right: told first."""
+    file = io.BytesIO()
+    s4async.save({"w": full(4, 1), "cfg": classes_of_tests.Config(2.0)}, file)
+    file.seek(0)
+    w = full(4, 0)
+    monkeypatch.delattr(classes_of_tests, "Config")
+    with pytest.raises(UnsafeLoadError, match="Config"):
+        s4async.load(file, into={"w": w, "cfg": None})
+    assert w.eq(0).all()
+
+
+@pytest.mark.parametrize("keys", [5, [5], [b"w"]])
+def test_keys_that_are_no_text_are_refused(keys: Any) -> None:
+    """Right: a ``UsageError`` that says so, not a ``TypeError`` from deep inside."""
+    file = io.BytesIO()
+    s4async.save({"w": full(4, 1)}, file)
+    file.seek(0)
+    with pytest.raises(UsageError, match="as text"):
+        s4async.load(file, keys=keys)
