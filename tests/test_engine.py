@@ -12,7 +12,7 @@ from s4async.errors import StorageError, UsageError
 from s4async.options import Options
 
 
-async def _value(value: object) -> object:
+async def _value(value: int) -> int:
     return value
 
 

@@ -1,6 +1,7 @@
 """Manifest: round trip, and every rule of FORMAT.md that a manifest alone can break."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -49,14 +50,14 @@ def test_sizes() -> None:
     assert sample().stored_nbytes == END - HEADER_NBYTES
 
 
-def changed_frame(index: int, **changes: object) -> m.Manifest:
+def changed_frame(index: int, **changes: Any) -> m.Manifest:
     good = sample()
     frames = list(good.frames)
     frames[index] = replace(frames[index], **changes)
     return replace(good, frames=tuple(frames))
 
 
-def changed_blob(**changes: object) -> m.Manifest:
+def changed_blob(**changes: Any) -> m.Manifest:
     blobs = sample().frames[1].blobs
     return changed_frame(1, blobs=(replace(blobs[0], **changes), *blobs[1:]))
 

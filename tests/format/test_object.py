@@ -2,7 +2,9 @@
 
 import pickle
 import zipfile
+from pathlib import Path
 
+import crc32c
 import pytest
 
 from s4async.errors import CorruptionError, FormatError, IntegrityError, UnsupportedError
@@ -81,7 +83,7 @@ def test_a_newer_format_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_newer_writer_that_older_readers_may_read() -> None:
     head = ends._HEADER.pack(ends.HEAD_MAGIC, 9, 1, UUID, 0)[:-4]
-    data = head + ends.crc32c.crc32c(head).to_bytes(4, "little")
+    data = head + crc32c.crc32c(head).to_bytes(4, "little")
     assert ends.parse_header(data, "x").version == 9
 
 
@@ -101,7 +103,7 @@ def test_a_manifest_over_the_limit_is_refused_before_it_is_read(monkeypatch: pyt
         ends.parse_footer(tail[-ends.FOOTER_NBYTES :], 32 + len(tail), "x")
 
 
-def test_a_real_zip_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_real_zip_is_named(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.pt", "w") as archive:
         archive.writestr("data.pkl", b"x" * 100)
     with pytest.raises(FormatError, match="zip file"):

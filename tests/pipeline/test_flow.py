@@ -36,9 +36,13 @@ def test_results_come_in_order_though_threads_end_in_any(pool: ThreadPoolExecuto
 def test_the_window_bounds_what_is_in_flight_but_one_job_always_passes(pool: ThreadPoolExecutor) -> None:
     begun: list[int] = []
 
+    def work(nbytes: int) -> int:
+        begun.append(nbytes)
+        return nbytes
+
     async def main() -> None:
         taken = 0
-        async with aclosing(ordered([60, 50, 200, 40, 30], lambda n: begun.append(n) or n, int, pool, 100)) as results:
+        async with aclosing(ordered([60, 50, 200, 40, 30], work, int, pool, 100)) as results:
             async for _ in results:
                 taken += 1
                 assert sum(begun[taken - 1 :]) <= 100 or len(begun) == taken
