@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from s4async import engine
 from s4async.codecs.base import readable
+from s4async.errors import FormatError
 from s4async.format.manifest import CONSTANT, RAW, Manifest
 from s4async.format.planes import ROUNDED
 from s4async.handle import CheckpointInfo
@@ -76,6 +77,7 @@ def verify_place(where: Where, options: Options) -> CheckpointInfo:
     found, nbytes = engine.current().run(work())
     with naming(found.name):
         Skeleton.decode(found.manifest.skeleton, found.manifest.regions)
+    _metadata(found.manifest, found.name)
     step = None if found.record is None else found.record.step
     return CheckpointInfo(found.name, step, found.manifest.raw_nbytes, nbytes)
 
@@ -88,27 +90,26 @@ def _describe(found: Found, nbytes: int) -> Inspection:
     entries: list[Entry] = []
     seen: set[int] = set()
     for leaf in skeleton.leaves:
-        first = leaf.region is not None and leaf.region not in seen
+        own = [region for region in leaf.regions if region not in seen]
+        seen.update(own)
         entries.append(
             Entry(
                 name=leaf.path,
                 kind=leaf.kind,
                 dtype=leaf.dtype or "",
                 shape=leaf.shape or (),
-                raw_bytes=manifest.regions[leaf.region].nbytes if first and leaf.region is not None else 0,
-                stored_bytes=stored.get(leaf.region, 0) if first and leaf.region is not None else 0,
+                raw_bytes=sum(manifest.regions[region].nbytes for region in own),
+                stored_bytes=sum(stored.get(region, 0) for region in own),
                 codecs="" if leaf.region is None else codecs.get(leaf.region, ""),
             )
         )
-        if leaf.region is not None:
-            seen.add(leaf.region)
     used = {blob.codec for frame in manifest.frames for blob in frame.blobs}
     return Inspection(
         url=found.name,
         step=None if found.record is None else found.record.step,
         format_version=manifest.version,
         info=dict(manifest.info),
-        metadata=json.loads(manifest.metadata),
+        metadata=_metadata(manifest, found.name),
         entries=tuple(entries),
         frames=len(manifest.frames),
         raw_bytes=manifest.raw_nbytes,
@@ -117,14 +118,27 @@ def _describe(found: Found, nbytes: int) -> Inspection:
     )
 
 
+def _metadata(manifest: Manifest, name: str) -> dict[str, object]:
+    try:
+        found = json.loads(manifest.metadata)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{name}: rule 'metadata is a JSON object': {error}") from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{name}: rule 'metadata is a JSON object': it is a {type(found).__name__}")
+    return found
+
+
 def _by_region(manifest: Manifest) -> tuple[dict[int, int], dict[int, str]]:
     """Stored bytes of each region (a shared frame counts in proportion to the raw bytes) and its planes' codecs."""
-    stored: dict[int, float] = {}
+    stored: dict[int, int] = {}
     codecs: dict[int, str] = {}
     for frame in manifest.frames:
+        planes = "derived" if frame.layout == ROUNDED else " ".join(blob.codec for blob in frame.blobs)
+        at = 0
         for extent in frame.extents:
-            share = frame.stored_nbytes * extent.nbytes / frame.raw_nbytes
-            stored[extent.region] = stored.get(extent.region, 0.0) + share
-            planes = "derived" if frame.layout == ROUNDED else " ".join(blob.codec for blob in frame.blobs)
+            end = at + extent.nbytes
+            share = [frame.stored_nbytes * edge // frame.raw_nbytes for edge in (at, end)]  # so that shares add up
+            stored[extent.region] = stored.get(extent.region, 0) + share[1] - share[0]
             codecs.setdefault(extent.region, planes)
-    return {region: round(nbytes) for region, nbytes in stored.items()}, codecs
+            at = end
+    return stored, codecs

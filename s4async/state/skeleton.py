@@ -31,13 +31,18 @@ _SEQUENCES = frozenset((tags.LIST, tags.TUPLE, tags.DEQUE, tags.NAMEDTUPLE, tags
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf, for inspection. ``dtype`` and ``shape`` are those of tensors and arrays; ``region`` is its first."""
+    """One leaf, for inspection. ``dtype`` and ``shape`` are those of tensors and arrays; ``regions`` hold its bytes."""
 
     path: str
     kind: str
     dtype: str | None
     shape: tuple[int, ...] | None
-    region: int | None
+    regions: tuple[int, ...]
+
+    @property
+    def region(self) -> int | None:
+        """The first of its regions."""
+        return self.regions[0] if self.regions else None
 
 
 class Skeleton:
@@ -230,8 +235,8 @@ def _describe(path: str, node: Node) -> Leaf:
     kind = tags.SPECS[node.tag].name if node.tag != tags.VALUE else type(node.args[0]).__name__
     if node.tag == tags.TENSOR and node.args[0].flags & tags.PARAMETER:
         kind = "parameter"
-    first = next((record.region for record in records(node)), None)
-    return Leaf(path, kind, dtype, shape, first)
+    regions = dict.fromkeys(record.region for record in records(node))
+    return Leaf(path, kind, dtype, shape, tuple(regions))
 
 
 def dtype_and_shape(node: Node) -> tuple[str | None, tuple[int, ...] | None]:
