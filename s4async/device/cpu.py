@@ -1,12 +1,10 @@
 """The CPU device: every kernel in NumPy, and by that the definition that other devices are compared with.
 
-Responsible for speed on one core and for letting others run: work goes block by block, small enough to stay in cache
-and large enough that threads seldom meet at the GIL, which every call releases; temporaries are scratch that each
-thread keeps. It must not know codecs, frames or files. Invariants: temporaries are bounded by a block, inputs are only
-read, arrays may start at any address, and sizes are checked before the first write.
-
-Words are taken apart and put together in halves (64 <-> 32 <-> 16 bits), because changing the width by two is the
-cheapest vector operation there is; only 16-bit words meet bytes.
+Responsible for speed on one core and for letting others run. An element is taken apart and put together as 16-bit
+parts, by few calls on many elements: each call releases the GIL, changes the width of integers on the way (``casting``
+and ``dtype``: NumPy does that in a small buffer) and takes 50 us or more, so that threads seldom meet at the GIL.
+It must not know codecs, frames or files. Invariants: temporaries are bounded by a block and kept by each thread,
+inputs are only read, arrays may start at any address, and sizes are checked before the first write.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from s4async.format.planes import Layout
 
 __all__ = ["CpuDevice"]
 
-BLOCK_BYTES = 1 << 20  # raw bytes; a call then takes 20 us or more, so that threads seldom queue for the GIL
+BLOCK = 512 << 10  # elements; 16-bit temporaries of 1 MiB stay in a core's own cache
 WORDS = {n: np.dtype(f"<u{n}") for n in (1, 2, 4, 8)}
 INFINITY_TWICE = 0xFF000000  # a float32 shifted left by one: above this, all are NaNs
 
@@ -86,33 +84,29 @@ class CpuDevice:
             np.copyto(planes[0], raw)
             return
         rows = [planes[i] for i in _significance(layout)]
-        step = BLOCK_BYTES // itemsize
-        for start in range(0, count, step):
-            words = self._aligned(raw[start * itemsize : (start + step) * itemsize], itemsize)
-            self._split_words(words, [row[start : start + step] for row in rows], layout.fields)
+        for start in range(0, count, BLOCK):
+            words = self._aligned(raw[start * itemsize : (start + BLOCK) * itemsize], itemsize)
+            self._split_block(words, [row[start : start + BLOCK] for row in rows], layout.fields)
 
-    def _split_words(self, words: Words, rows: list[Bytes], fields: bool) -> None:
+    def _split_block(self, words: Words, rows: list[Bytes], fields: bool) -> None:
         """``rows``: one per byte of a word, the least significant first. ``fields``: the top of a word is a float's."""
-        size, count = words.itemsize // 2, words.size
-        shifted = self._scratch.take("shifted", words.itemsize, count)
-        if size > 1:
-            half = self._scratch.take("half", size, count)
-            np.copyto(half, words, casting="unsafe")
-            self._split_words(half, rows[:size], False)
-            np.right_shift(words, size * 8, out=shifted)
-            np.copyto(half, shifted, casting="unsafe")
-            self._split_words(half, rows[size:], fields)
-        elif fields:
-            np.right_shift(words, 7, out=shifted)
-            np.copyto(rows[1], shifted, casting="unsafe")  # keeps bits 14..7, the exponent
-            np.bitwise_and(words, 0x807F, out=shifted)
-            np.multiply(shifted, 0x101, out=shifted)  # adds the fraction to the high byte, below the sign
-            np.right_shift(shifted, 8, out=shifted)
-            np.copyto(rows[0], shifted, casting="unsafe")
-        else:
-            np.copyto(rows[0], words, casting="unsafe")
-            np.right_shift(words, 8, out=shifted)
-            np.copyto(rows[1], shifted, casting="unsafe")
+        for i in range(0, words.itemsize, 2):
+            part = words
+            if words.itemsize > 2:
+                part = self._scratch.take("part", 2, words.size)
+                if i:
+                    np.right_shift(words, 8 * i, out=part, casting="unsafe")
+                else:
+                    np.copyto(part, words, casting="unsafe")
+            if fields and i == words.itemsize - 2:
+                np.right_shift(part, 7, out=rows[i + 1], casting="unsafe")  # keeps bits 14..7, the exponent
+                spare = part if part is not words else self._scratch.take("part", 2, words.size)
+                np.bitwise_and(part, 0x807F, out=spare)
+                np.multiply(spare, 0x101, out=spare)  # adds the fraction to the high byte, below the sign
+                np.right_shift(spare, 8, out=rows[i], casting="unsafe")
+            else:
+                np.copyto(rows[i], part, casting="unsafe")
+                np.right_shift(part, 8, out=rows[i + 1], casting="unsafe")
 
     def join(self, planes: list[Bytes | int], layout: Layout, raw: Bytes) -> None:
         """Undo ``split`` into ``raw`` in one pass; a constant plane is not read, and mostly not written either."""
@@ -122,59 +116,66 @@ class CpuDevice:
             np.copyto(raw, planes[0])
             return
         rows = [planes[i] for i in _significance(layout)]
-        step = BLOCK_BYTES // itemsize
-        for start in range(0, count, step):
-            block = raw[start * itemsize : (start + step) * itemsize]
+        for start in range(0, count, BLOCK):
+            block = raw[start * itemsize : (start + BLOCK) * itemsize]
             words = target = block.view(WORDS[itemsize])
             if not target.flags.aligned:
                 words = self._scratch.take("block", itemsize, target.size)
-            parts = [row if isinstance(row, int) else row[start : start + step] for row in rows]
-            self._join_words(parts, layout.fields, words)
+            parts = [row if isinstance(row, int) else row[start : start + BLOCK] for row in rows]
+            self._join_block(parts, layout.fields, words)
             if words is not target:
                 np.copyto(block, words.view(np.uint8))
 
-    def _join_words(self, rows: list[Bytes | int], fields: bool, words: Words) -> None:
-        """The inverse of ``_split_words``; a row may be the constant value of all its bytes."""
-        size = words.itemsize // 2
-        fields_here = fields and size == 1
-        shift = 7 if fields_here else size * 8
-        wide = self._scratch.take("shifted", words.itemsize, words.size)
-        high = self._half(rows[size:], fields, words.size)
-        if isinstance(high, int):
-            words.fill(high << shift)
-        else:
-            np.copyto(wide, high)
-            np.left_shift(wide, shift, out=words)
-        low = self._half(rows[:size], False, words.size)
-        if isinstance(low, int):
-            if low:
-                np.bitwise_or(words, _spread(low) if fields_here else low, out=words)
-            return
-        np.copyto(wide, low)
-        if fields_here:
-            np.multiply(wide, 0x101, out=wide)
-            np.bitwise_and(wide, 0x807F, out=wide)
-        np.bitwise_or(words, wide, out=words)
-
-    def _half(self, rows: list[Bytes | int], fields: bool, count: int) -> Words | int:
-        """Half of each word: a row itself, a constant, or joined in scratch (valid until the next half is asked)."""
-        if len(rows) == 1:
-            return rows[0]
-        value = _constant_word(rows, fields)
+    def _join_block(self, rows: list[Bytes | int], fields: bool, words: Words) -> None:
+        """The inverse of ``_split_block``; a row may be the constant value of all its bytes. From the top part down:
+        shift what is there, or in the next. ``value``: what is there, while that is constant."""
+        value: int | None = 0
+        part = words if words.itemsize == 2 else self._scratch.take("part", 2, words.size)
+        for i in range(words.itemsize - 2, -1, -2):
+            constant = self._join_part(rows[i], rows[i + 1], fields and i == words.itemsize - 2, part)
+            if value is not None and constant is not None:
+                value = value << 16 | constant
+            elif part is words:
+                return
+            elif value is not None:
+                np.bitwise_or(part, value << 16, out=words, dtype=words.dtype)
+                value = None
+            else:
+                np.left_shift(words, 16, out=words)
+                np.bitwise_or(words, part if constant is None else constant, out=words)
         if value is not None:
-            return value
-        half = self._scratch.take("half", len(rows), count)
-        self._join_words(rows, fields, half)
-        return half
+            words.fill(value)
+
+    def _join_part(self, low: Bytes | int, high: Bytes | int, fields: bool, part: Words) -> int | None:
+        """Fill ``part`` with the 16-bit parts of ``low`` and ``high``, or return their value if both are constant."""
+        shift = 7 if fields else 8
+        if isinstance(low, int):
+            low = (low * 0x101) & 0x807F if fields else low
+            if isinstance(high, int):
+                return high << shift | low
+            np.left_shift(high, shift, out=part, dtype=part.dtype)
+            if low:
+                np.bitwise_or(part, low, out=part)
+            return None
+        rest = self._scratch.take("spare", 2, part.size) if fields else low
+        if fields:
+            np.multiply(low, 0x101, out=rest, dtype=part.dtype)  # sign to bit 15, fraction to bits 6..0, and more
+            np.bitwise_and(rest, 0x807F, out=rest)
+        if isinstance(high, int):
+            np.bitwise_or(rest, high << shift, out=part, dtype=part.dtype)
+        else:
+            np.left_shift(high, shift, out=part, dtype=part.dtype)
+            np.bitwise_or(part, rest, out=part)
+        return None
 
     def constant(self, plane: Bytes) -> int | None:
         """The value of every byte of ``plane``; stops at the first block that differs."""
         if plane.size == 0:
             return None
         value = int(plane[0])
-        for start in range(0, plane.size, BLOCK_BYTES):
-            block = plane[start : start + BLOCK_BYTES]
-            differs = self._scratch.take("shifted", 1, block.size).view(np.bool_)
+        for start in range(0, plane.size, BLOCK):
+            block = plane[start : start + BLOCK]
+            differs = self._scratch.take("spare", 1, block.size).view(np.bool_)
             if np.not_equal(block, value, out=differs).any():
                 return None
         return value
@@ -186,13 +187,11 @@ class CpuDevice:
     def is_rounding(self, low: Bytes, high: Bytes, dtype: str) -> bool:
         """Whether ``low`` is the rounding of ``high``; stops at the first block that differs or holds a NaN."""
         rounding, count = rounding_of(dtype), _pairs(low, high)
-        step = BLOCK_BYTES // 4
-        for start in range(0, count, step):
-            words = self._aligned(high[start * 4 : (start + step) * 4], 4)
-            rounded = self._scratch.take("half", 2, words.size)
-            spare = self._scratch.take("shifted", 4, words.size)
+        for start in range(0, count, BLOCK):
+            words = self._aligned(high[start * 4 : (start + BLOCK) * 4], 4)
+            rounded, spare = self._scratch.take("part", 2, words.size), self._scratch.take("spare", 4, words.size)
             rounding(words, rounded, spare)
-            if not np.array_equal(rounded, low[start * 2 : (start + step) * 2].view(WORDS[2])):
+            if not np.array_equal(rounded, low[start * 2 : (start + BLOCK) * 2].view(WORDS[2])):
                 return False
             if np.left_shift(words, 1, out=spare).max() > INFINITY_TWICE:
                 return False
@@ -201,12 +200,11 @@ class CpuDevice:
     def round_into(self, high: Bytes, dtype: str, low: Bytes) -> None:
         """Fill ``low`` with the roundings of ``high``."""
         rounding, count = rounding_of(dtype), _pairs(low, high)
-        step = BLOCK_BYTES // 4
-        for start in range(0, count, step):
-            words = self._aligned(high[start * 4 : (start + step) * 4], 4)
-            rounded = self._scratch.take("half", 2, words.size)
-            rounding(words, rounded, self._scratch.take("shifted", 4, words.size))
-            np.copyto(low[start * 2 : (start + step) * 2], rounded.view(np.uint8))
+        for start in range(0, count, BLOCK):
+            words = self._aligned(high[start * 4 : (start + BLOCK) * 4], 4)
+            rounded, spare = self._scratch.take("part", 2, words.size), self._scratch.take("spare", 4, words.size)
+            rounding(words, rounded, spare)
+            np.copyto(low[start * 2 : (start + BLOCK) * 2], rounded.view(np.uint8))
 
     def _aligned(self, block: Bytes, itemsize: int) -> Words:
         """The words of ``block``, copied if they lie at an odd address: else NumPy would buffer every operation."""
@@ -247,21 +245,3 @@ def _significance(layout: Layout) -> list[int]:
     """Indices of the planes, the least significant byte of an element first; an exponent lies above its fraction."""
     lower = list(range(2 * layout.fields, layout.itemsize))
     return [*lower, 1, 0] if layout.fields else lower
-
-
-def _spread(byte: int) -> int:
-    """A byte of sign and fraction -> its bits in a 16-bit word."""
-    return (byte * 0x101) & 0x807F
-
-
-def _constant_word(rows: list[Bytes | int], fields: bool) -> int | None:
-    """The word that constant rows make, ``None`` if one of them is not constant."""
-    word = 0
-    for i, row in enumerate(rows):
-        if not isinstance(row, int):
-            return None
-        if fields and i == len(rows) - 2:
-            word |= _spread(row) << 8 * i
-        else:
-            word |= row << (8 * i - (fields and i == len(rows) - 1))
-    return word

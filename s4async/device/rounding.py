@@ -30,8 +30,7 @@ def _bfloat16(high: Words, low: Words, spare: Words) -> None:
     np.bitwise_and(spare, 1, out=spare)
     np.add(spare, 0x7FFF, out=spare)
     np.add(spare, high, out=spare)
-    np.right_shift(spare, 16, out=spare)
-    np.copyto(low, spare, casting="unsafe")
+    np.right_shift(spare, 16, out=low, casting="unsafe")
 
 
 def _float16(high: Words, low: Words, spare: Words) -> None:
@@ -44,14 +43,11 @@ def _float16(high: Words, low: Words, spare: Words) -> None:
     np.bitwise_and(last, 1, out=last)
     np.add(spare, last, out=spare)
     np.add(spare, (0xFFF - REBIAS) & 0xFFFFFFFF, out=spare)
-    np.right_shift(spare, 13, out=spare)
-    np.copyto(low, spare, casting="unsafe")
+    np.right_shift(spare, 13, out=low, casting="unsafe")
     low[small] = subnormals
     np.right_shift(high, 16, out=spare)
     np.bitwise_and(spare, 0x8000, out=spare)
-    np.copyto(last, low)
-    np.bitwise_or(spare, last, out=spare)
-    np.copyto(low, spare, casting="unsafe")
+    np.bitwise_or(low, spare, out=low, casting="unsafe")
 
 
 def _float16_subnormals(magnitude: Words) -> Words:

@@ -1,7 +1,7 @@
 """What every device promises: each kernel against a slow definition that is right by inspection.
 
 Subclass ``DeviceContract``, give it a ``device`` fixture, and, if its arrays are not NumPy's, ``put`` and ``get``. Set
-``block_bytes`` to the kernels' own block, so that its edges are tested.
+``block`` to the elements that its kernels take at a time, so that the edges are tested.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def shifted(data: Bytes, by: int) -> Bytes:
 class DeviceContract:
     """Tests of one device."""
 
-    block_bytes = 1 << 20
+    block = 1 << 18
 
     @pytest.fixture
     def device(self) -> Device:
@@ -161,7 +161,7 @@ class DeviceContract:
     @pytest.mark.parametrize("blocks", [1, 3])
     @pytest.mark.parametrize("extra", [-1, 0, 1])
     def test_edges_of_blocks(self, device: Device, layout: Layout, blocks: int, extra: int) -> None:
-        raw = some_bytes((blocks * self.block_bytes // layout.itemsize + extra) * layout.itemsize)
+        raw = some_bytes((blocks * self.block + extra) * layout.itemsize)
         planes = self.split(device, raw, layout)
         assert np.array_equal(planes, split_wide(raw, layout))
         assert np.array_equal(self.join(device, list(planes), layout, np.empty_like(raw)), raw)
@@ -169,7 +169,7 @@ class DeviceContract:
     @every_layout
     @pytest.mark.parametrize("by", [1, 2, 3, 4, 7])
     def test_any_address(self, device: Device, layout: Layout, by: int) -> None:
-        raw = some_bytes(self.block_bytes + 5 * layout.itemsize)
+        raw = some_bytes((self.block + 5) * layout.itemsize)
         planes = self.split(device, shifted(raw, by), layout)
         assert np.array_equal(planes, split_wide(raw, layout))
         apart: list[Bytes | int] = [shifted(plane, by + i) for i, plane in enumerate(planes)]
@@ -236,7 +236,7 @@ class DeviceContract:
 
         def work(seed: int) -> bool:
             layout = LAYOUTS["float:4" if seed % 2 else "float:2"]
-            raw = some_bytes(self.block_bytes // 2 + 4 * seed, seed)
+            raw = some_bytes(self.block + 4 * seed, seed)
             right = True
             for _ in range(5):
                 planes = self.split(device, raw, layout)
@@ -269,7 +269,7 @@ class DeviceContract:
 
     def test_constant(self, device: Device) -> None:
         assert device.constant(self.put(np.zeros(0, np.uint8))) is None
-        for size in (1, 2, 1000, self.block_bytes, 2 * self.block_bytes + 1):
+        for size in (1, 2, 1000, self.block, 2 * self.block + 1):
             for value in (0, 7, 255):
                 plane = np.full(size, value, np.uint8)
                 found = device.constant(self.put(plane))
@@ -328,7 +328,7 @@ class DeviceContract:
 
     @both_roundings
     def test_one_other_bit_is_no_rounding(self, device: Device, dtype: str) -> None:
-        high = np.random.default_rng(1).standard_normal(self.block_bytes // 4 * 2 + 3, np.float32).view("<u4")
+        high = np.random.default_rng(1).standard_normal(self.block * 2 + 3, np.float32).view("<u4")
         low = self.round_into(device, high, dtype)
         for at in (0, low.size // 2, low.size - 2, low.size - 1):
             other = low.copy()

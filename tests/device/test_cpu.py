@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from s4async.device import cpu, rounding
-from s4async.device.cpu import BLOCK_BYTES, CpuDevice
+from s4async.device.cpu import BLOCK, CpuDevice
 from s4async.errors import OperationalError
 from s4async.format.planes import LAYOUTS
 from tests.contracts.device import DeviceContract, some_bytes
 
 
 class TestCpuDevice(DeviceContract):
-    block_bytes = BLOCK_BYTES
+    block = BLOCK
 
     @pytest.fixture
     def device(self) -> CpuDevice:
@@ -28,12 +28,12 @@ def test_big_endian_machines_are_refused() -> None:
 def test_scratch_stays_within_some_blocks() -> None:
     device = CpuDevice()
     for layout in LAYOUTS.values():
-        raw = some_bytes(4 * BLOCK_BYTES + layout.itemsize)
+        raw = some_bytes((3 * BLOCK + 1) * layout.itemsize)
         planes = np.empty((layout.itemsize, raw.size // layout.itemsize), np.uint8)
         device.split(raw, layout, planes)
         device.join(list(planes), layout, raw)
         device.sample(raw, layout)
-    assert sum(array.nbytes for array in device._scratch._arrays.values()) <= 8 * BLOCK_BYTES
+    assert sum(array.nbytes for array in device._scratch._arrays.values()) <= 16 * BLOCK
 
 
 def test_is_rounding_stops_at_the_first_block_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +45,11 @@ def test_is_rounding_stops_at_the_first_block_that_differs(monkeypatch: pytest.M
 
     truly = rounding.ROUNDINGS["bfloat16"]
     monkeypatch.setitem(rounding.ROUNDINGS, "bfloat16", counted)
-    high, low = np.zeros(5 * BLOCK_BYTES, np.uint8), np.zeros(5 * BLOCK_BYTES // 2, np.uint8)
+    high, low = np.zeros(5 * 4 * BLOCK, np.uint8), np.zeros(5 * 2 * BLOCK, np.uint8)
     device = CpuDevice()
     assert device.is_rounding(low, high, "bfloat16")
     assert len(blocks) == 5
-    low[BLOCK_BYTES // 2 + 10] = 1  # in the second block
+    low[2 * BLOCK + 10] = 1  # in the second block
     blocks.clear()
     assert not device.is_rounding(low, high, "bfloat16")
     assert len(blocks) == 2
