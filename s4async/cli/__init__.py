@@ -6,6 +6,8 @@ Exit codes: 0 fine, 1 the checkpoint is damaged or cannot be read, 2 the command
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -26,13 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, module in _COMMANDS.items():
         module.arguments(commands.add_parser(name, help=module.HELP, description=module.HELP))
     options = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names may have letters that the terminal lacks
     try:
-        return int(_COMMANDS[options.command].run(options))
+        status = int(_COMMANDS[options.command].run(options))
+        sys.stdout.flush()  # here a closed pipe can be told, at exit no more
+        return status
     except S4AsyncError as error:
         print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n  ", file=sys.stderr)
         return 1
     except BrokenPipeError:  # `s4async inspect ... | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
         return 0
     except KeyboardInterrupt:
         return 130

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     step = "" if seen.step is None else f", step {seen.step}"
     print(f"{seen.url}{step}")
-    print(f"format {seen.format_version}, {', '.join(f'{k} {v}' for k, v in seen.info.items())}")
+    print(f"format {seen.format_version}, {', '.join(_shown(f'{k} {v}') for k, v in seen.info.items())}")
     if seen.metadata:
         print(f"metadata {json.dumps(seen.metadata)}")
     share = seen.stored_bytes / seen.raw_bytes if seen.raw_bytes else 0.0
@@ -46,7 +46,7 @@ def _table(entries: list[s4async.Entry]) -> None:
     for entry in entries:
         shape = "x".join(map(str, entry.shape)) if entry.dtype else ""
         sizes = (f"{entry.raw_bytes:,}", f"{entry.stored_bytes:,}") if entry.codecs else ("", "")
-        rows.append((entry.name, entry.kind, entry.dtype, shape, *sizes, entry.codecs))
+        rows.append((_shown(entry.name), entry.kind, entry.dtype, shape, *sizes, entry.codecs))
     widths = [max(len(row[column]) for row in rows) for column in range(7)]
     for row in rows:
         cells = [
@@ -54,3 +54,8 @@ def _table(entries: list[s4async.Entry]) -> None:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
+
+
+def _shown(text: str) -> str:
+    """The text without what would move the cursor or colour the terminal: it comes out of the file."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
