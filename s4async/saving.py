@@ -169,10 +169,6 @@ def begin_save(
     user = _metadata(metadata)
     meter = Meter()
     handle = SaveHandle(f"to {destination.name}", meter)
-    if not background and engine.current().on_own_thread:
-        raise UsageError(
-            f"save {handle.what}: inside a done-callback it would wait for itself for ever: use save_async"
-        )
     pending().exit_timeout_s = options.exit_timeout_s
     slot = pending().admit(on_overlap, handle.what)
     if slot is None:
