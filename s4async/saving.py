@@ -209,7 +209,7 @@ async def _finish(draft: Draft, destination: Destination, tools: Tools) -> Check
         info = await destination.store(draft, tools)
     except (Exception, KeyboardInterrupt, SystemExit) as error:  # the last two: out of code of the caller
         draft.handle.state = "FAILED"
-        LOG.error("save %s failed: %s", draft.handle.what, error)
+        LOG.error("save %s failed: %s", draft.handle.what, str(error))  # a record that is kept must not keep the error
         _let_go(error)
         raise
     draft.handle.state = "COMMITTED"
