@@ -85,6 +85,7 @@ class Handle(Future[T]):
         self.what = what
         self.meter = meter
         self.observed = False
+        self._on_look: Callable[[], None] | None = None
         self.state = "RUNNING"
         self._watchers: set[object] = set()  # one for each that is waiting for the outcome now
         self._job: engine.Job[T] | None = None
@@ -100,6 +101,19 @@ class Handle(Future[T]):
     def watched(self) -> bool:
         """Whether somebody has looked at the outcome, or is waiting for it now."""
         return self.observed or bool(self._watchers)
+
+    def look(self) -> None:
+        """Note that somebody has looked at the outcome, or is sure to be told."""
+        self.observed = True
+        forget, self._on_look = self._on_look, None
+        if forget is not None:
+            forget()
+
+    def on_look(self, forget: Callable[[], None]) -> None:
+        """Call ``forget`` once somebody has looked; at once if somebody has."""
+        self._on_look = forget
+        if self.observed:
+            self.look()
 
     def attach(self, job: engine.Job[T]) -> None:
         """The work behind the handle, which may have begun, and may even be committing, by now."""
@@ -124,13 +138,13 @@ class Handle(Future[T]):
         self._may_wait()
         with self._watching():
             error = super().exception(timeout)
-            self.observed = True
+            self.look()
         return error
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn(handle)`` once done, on the engine's thread: it must be quick, and may not call blocking s4async
         functions. Counts as looking at the outcome."""
-        self.observed = True
+        self.look()
         super().add_done_callback(fn)
 
     def cancel(self) -> bool:
@@ -197,7 +211,7 @@ class Handle(Future[T]):
 
 
 def _copy_outcome(source: Handle[T], target: asyncio.Future[T]) -> None:
-    source.observed = True
+    source.look()
     if source.cancelled():
         target.cancel()
     elif (error := Future.exception(source)) is not None:

@@ -91,13 +91,12 @@ class Pending:
         """A save has failed. Called before its handle tells anybody and before the slot is free, so that whoever
         waited for either finds the failure here."""
         with self._lock:
-            self._failed = [h for h in self._failed if not h.observed]
             self._failed.append(handle)
+        handle.on_look(lambda: self._forget(handle))  # an error keeps the frames it went through, and so the state
 
     def tell_failures(self) -> None:
         """Raise the oldest failure that nobody has looked at, once."""
         with self._lock:
-            self._failed = [h for h in self._failed if not h.observed]
             handle = next((h for h in self._failed if not h.watched), None)
             if handle is None:
                 return
@@ -135,9 +134,13 @@ class Pending:
             if not free and handle.cancel():
                 _say(f"{handle.what}: {reason}; it was cancelled")
         wait(active, _CANCEL_TIMEOUT_S)
-        for handle in self._failed:
+        for handle in list(self._failed):
             if not handle.observed:
                 _say(f"{handle.what} failed and nobody looked at its handle: {handle.exception()}")
+
+    def _forget(self, handle: SaveHandle) -> None:
+        with self._lock:
+            self._failed = [h for h in self._failed if h is not handle]
 
     def _ended(self, handle: SaveHandle) -> None:
         with self._lock:

@@ -29,9 +29,10 @@ def descriptors() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_thousand_saves_and_loads_take_no_more_than_a_hundred(tmp_path: Path) -> None:
     def turn(i: int) -> None:
-        state = {"w": torch.full((60_000 + i % 7 * 1000,), float(i)), "m": {"step": i, "lr": [0.1] * (i % 5)}}
+        w = torch.full((60_000 + i % 7 * 1000,), float(i))
+        state = {"w": w, "m": {"step": i, "lr": [0.1] * (i % 5)}}
         handle = s4async.save_async(state, tmp_path / f"{i % 3}.s4")
-        state["w"].zero_()
+        w.zero_()
         handle.result()
         if i % 10 == 0:
             assert s4async.load(tmp_path / f"{i % 3}.s4")["w"][0] == i
