@@ -21,7 +21,9 @@ FILLS: list[Callable[[int], bytes]] = [
     lambda n: np.random.default_rng(n).bytes(n),
     bytes,
     lambda n: b"\x80" * n,
-    lambda n: (b"\x00\x00\xc0\x7f\x01\x00\xa0\xff\x00\x00\x00\x80\x01\x00\x00\x00" * (n // 16 + 1))[:n],  # NaNs, -0, denormal
+    lambda n: (b"\x00\x00\xc0\x7f\x01\x00\xa0\xff\x00\x00\x00\x80\x01\x00\x00\x00" * (n // 16 + 1))[
+        :n
+    ],  # NaNs, -0, denormal
     lambda n: (b"\0" * 4095 + b"\1") * (n // 4096) + bytes(n % 4096),
     lambda n: bell(n // 4 + 1, 0.02, n + 1).numpy().tobytes()[:n],
     lambda n: bell(n // 2 + 1, 0.02, n + 1).bfloat16().view(torch.uint8).numpy().tobytes()[:n],

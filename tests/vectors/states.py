@@ -92,7 +92,11 @@ def plain_values() -> dict[object, object]:
         "counter": collections.Counter({3: 1, 6: 2}),
         "torch": [torch.float8_e4m3fn, torch.Size([2, 3]), torch.device("cpu")],
         "more": [pathlib.PurePosixPath("a/b"), datetime.timedelta(seconds=1), Fraction(1, 3), range(3)],
-        "numpy": [np.arange(6).reshape(2, 3), np.float32(0.1), np.array([(1, 2.5)], dtype=[("a", "<i2"), ("b", "<f8")])],
+        "numpy": [
+            np.arange(6).reshape(2, 3),
+            np.float32(0.1),
+            np.array([(1, 2.5)], dtype=[("a", "<i2"), ("b", "<f8")]),
+        ],
     }
 
 
