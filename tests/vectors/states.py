@@ -84,7 +84,7 @@ def plain_values() -> dict[object, object]:
     return {
         1: "int",
         "1": "str",
-        True: "bool",
+        "flags": {True: "bool", "True": "str"},
         (0, "a"): "tuple",
         1.5: b"bytes",
         "numbers": [0, -1, 1 << 200, 0.1, -0.0, math.inf, 1j, None],
