@@ -213,7 +213,8 @@ def _be_nice(niceness: int) -> None:
     """Lower this thread's priority, where priorities are per thread (Linux), so that training goes first."""
     if niceness and sys.platform == "linux":
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + niceness))
 
 
 def _stop(engine: Engine) -> None:
