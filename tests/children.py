@@ -22,7 +22,8 @@ __all__ = ["Done", "run_child"]
 ROOT = Path(__file__).resolve().parent.parent
 
 _MAIN = """
-import asyncio, atexit, gc, io, json, multiprocessing, os, signal, sys, threading, time
+import asyncio, atexit, gc, io, json, multiprocessing, os, signal, sys, threading, time, warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # the point of some tests
 import torch
 import s4async
 from concurrent.futures import wait

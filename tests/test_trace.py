@@ -34,6 +34,7 @@ def test_spans_name_the_stages_of_a_save_and_a_load() -> None:
     assert len(seen) == count
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # of torch with a GPU
 def test_torchs_own_ranges_are_hooks() -> None:
     trace.use(torch.profiler.record_function)
     try:
