@@ -68,11 +68,16 @@ class CpuDevice:
             count = SAMPLE_RUNS * SAMPLE_RUN
             raw = self._scratch.take("sample", 1, count * itemsize).view(np.uint8)
             np.copyto(raw.reshape(shape), runs)
-        planes = self._scratch.take("planes", 1, count * itemsize).view(np.uint8).reshape(itemsize, count)
-        self.split(raw, layout, planes)
         histograms = np.empty((itemsize, 256), np.int64)
-        for plane, histogram in zip(planes, histograms, strict=True):
-            histogram[:] = np.bincount(plane, minlength=256)
+        lower = 2 * layout.fields  # the first plane that is a byte of the element, as it lies in memory
+        for i in range(lower, itemsize):
+            histograms[i] = np.bincount(raw[i - lower :: itemsize], minlength=256)
+        if layout.fields:
+            top = self._aligned(raw, itemsize).view(WORDS[2])[itemsize // 2 - 1 :: itemsize // 2]
+            planes = self._scratch.take("planes", 1, 2 * count).view(np.uint8).reshape(2, count)
+            self._split_block(top, [planes[1], planes[0]], True)
+            for i, plane in enumerate(planes):
+                histograms[i] = np.bincount(plane, minlength=256)
         return histograms
 
     def split(self, raw: Bytes, layout: Layout, planes: Bytes) -> None:
