@@ -1,7 +1,7 @@
 """How a process may end while a save is pending: the checkpoint is whole or absent, and the exit code is its own.
 
-Normal exits, exceptions, ``sys.exit`` and ``os._exit`` are in ``tests/cases/test_async_exit.py``; here are signals, threads,
-forks and the time limit.
+Normal exits, exceptions, ``sys.exit`` and ``os._exit`` are in ``tests/cases/test_async_exit.py``; here are signals,
+threads, forks and the time limit.
 """
 
 import signal
