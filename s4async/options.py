@@ -28,8 +28,7 @@ class Options:
     three, and is still 50 times the cost of the Python around it."""
 
     chunk_bytes: int = 1 * MIB
-    """Raw bytes of one compression call inside a plane: long enough that threads seldom meet at Python's lock (two
-    threads encode bfloat16 1.8 times as fast as one, 1.7 with chunks of 256 KiB)."""
+    """Raw bytes of one compression call inside a plane: long enough that threads seldom meet at Python's lock."""
 
     small_bytes: int = 256 * KIB
     """Regions below this share frames with their likes (same dtype, same last name); larger ones never do, because one
