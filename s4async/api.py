@@ -56,7 +56,7 @@ def save(
     Raises ``UnsupportedStateError`` (names the leaf; nothing was written), ``StorageError`` kinds (name the path; the
     older object is intact), ``UsageError``.
     """
-    options = _options(options)
+    options = Options.given(options)
     handle = begin_save(
         obj,
         _destination(f),
@@ -90,7 +90,7 @@ def save_async(
     Raises on the caller's thread what ``save`` raises before writing, ``OverlapError``, ``BudgetError``, and the
     failure of an earlier save whose handle nobody looked at. Everything later is raised by ``handle.result()``.
     """
-    options = _options(options)
+    options = Options.given(options)
     rule = options.on_overlap if on_overlap is None else on_overlap
     if f is None:
         destination: Destination = StepDestination(Catalog(open_storage(options.url)), None, owned=True)
@@ -129,7 +129,7 @@ def load(
     Raises ``CheckpointNotFoundError``, ``IntegrityError`` kinds (do not trust the file), ``StateMismatchError``
     (nothing was changed), ``UnsafeLoadError``, ``UnsupportedError`` (a newer format), ``StorageError`` kinds.
     """
-    options = _options(options)
+    options = Options.given(options)
     request = LoadRequest(map_location, weights_only, into, keys, strict)
     return load_blocking(_where(f), request, options)
 
@@ -145,7 +145,7 @@ def load_async(
     options: Options | None = None,
 ) -> LoadHandle:
     """``load`` in the background; the handle's result is what ``load`` returns."""
-    options = _options(options)
+    options = Options.given(options)
     request = LoadRequest(map_location, weights_only, into, keys, strict)
     return load_in_background(_where(f), request, options)
 
@@ -184,21 +184,17 @@ def load_checkpoint(
 
 def inspect(f: Place, *, options: Options | None = None) -> Inspection:
     """What is in a checkpoint, from its manifest alone: no tensor is read. ``f`` as in ``load``."""
-    return inspect_place(_where(f), _options(options))
+    return inspect_place(_where(f), Options.given(options))
 
 
 def verify(f: Place, *, options: Options | None = None) -> CheckpointInfo:
     """Read every byte of a checkpoint and check it. Raises ``IntegrityError`` kinds naming what is broken."""
-    return verify_place(_where(f), _options(options))
+    return verify_place(_where(f), Options.given(options))
 
 
 def wait_all(timeout: float | None = None) -> None:
     """Wait for every pending save. Raises ``TimeoutError``, or a failure that nobody looked at."""
     pending().wait_all(timeout)
-
-
-def _options(options: Options | None) -> Options:
-    return Options.from_env() if options is None else options
 
 
 def _destination(f: Place) -> ObjectDestination:

@@ -37,7 +37,7 @@ class Checkpointer:
     def __init__(
         self, store: str | os.PathLike[str] | Storage | None = None, *, options: Options | None = None
     ) -> None:
-        self._options = Options.from_env() if options is None else options
+        self._options = Options.given(options)
         if store is None:
             store = self._options.url
         self._owned = isinstance(store, str | os.PathLike)

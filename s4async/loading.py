@@ -27,6 +27,7 @@ from s4async.errors import (
     S4AsyncError,
     UnsafeLoadError,
     UnsupportedError,
+    UsageError,
 )
 from s4async.format.manifest import Manifest
 from s4async.handle import LoadHandle
@@ -251,12 +252,15 @@ def _placed(storage: torch.UntypedStorage, location: str, map_location: MapLocat
             return restore(storage, str(map_location))
         if isinstance(map_location, Mapping):
             return restore(storage, map_location.get(location, location))
+        if not callable(map_location):
+            raise UsageError(f"map_location={map_location!r}: expected a device, a mapping or a function, or None")
         moved = map_location(storage, location)
         return restore(storage, location) if moved is None else moved
     except (RuntimeError, AssertionError) as error:
+        where = "there" if map_location is None else f"as map_location={map_location!r} says"
         raise DeviceError(
-            f"a tensor saved on {location!r} cannot be restored there; give map_location, for example "
-            f'map_location="cpu": {error}'
+            f"a tensor saved on {location!r} cannot be restored {where}; give a map_location that this machine has, "
+            f'for example map_location="cpu": {error}'
         ) from error
 
 

@@ -71,6 +71,13 @@ class Options:
         return self.threads or min(4, os.cpu_count() or 1)
 
     @classmethod
+    def given(cls, options: Options | None) -> Options:
+        """What a caller passed, or those of the environment. Raises ``OptionsError`` for what is no ``Options``."""
+        if options is not None and not isinstance(options, cls):
+            raise OptionsError(f"options={options!r}: expected s4async.Options(...) or None")
+        return options or cls.from_env()
+
+    @classmethod
     def from_env(cls) -> Options:
         """Defaults overridden by ``S4ASYNC_URL``, ``S4ASYNC_THREADS`` and so on. Raises ``OptionsError``."""
         found: dict[str, Any] = {}

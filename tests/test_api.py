@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import s4async
-from s4async.errors import CheckpointNotFoundError, OptionsError, StorageError, UsageError
+from s4async.errors import CheckpointNotFoundError, DeviceError, OptionsError, StorageError, UsageError
 from s4async.storage.memory import MemoryStorage
 from s4async.storage.wrappers import Traced
 from tests.cases.harness import assert_same, noise
@@ -127,6 +127,15 @@ def test_a_wrong_rule_or_option_is_refused_before_anything() -> None:
         s4async.save_async(STATE, io.BytesIO(), on_overlap="later")
     with pytest.raises(OptionsError, match="frame_bytes"):
         s4async.save(STATE, io.BytesIO(), options=s4async.Options(frame_bytes=1))
+    with pytest.raises(OptionsError, match=r"s4async\.Options"):
+        s4async.save(STATE, io.BytesIO(), options={"threads": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("place", "kind"), [(5, UsageError), ("cuda:77", DeviceError), ("nonsense", DeviceError)])
+def test_a_map_location_that_means_nothing_here_is_named(tmp_path: Path, place: Any, kind: type[Exception]) -> None:
+    s4async.save(STATE, tmp_path / "x.s4")
+    with pytest.raises(kind, match=f"map_location={place!r}"):
+        s4async.load(tmp_path / "x.s4", map_location=place)
 
 
 @pytest.mark.parametrize("metadata", [{"a": {1, 2}}, {"a": float("nan")}, [1], "text"])
