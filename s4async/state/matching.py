@@ -122,7 +122,7 @@ class Matching:
         self._unexpected += [leaf for leaf, _ in walk(node, path)]
 
     def mismatch(self, path: str, reason: str) -> None:
-        self._mismatched.append(f"{path}: {reason}")
+        self._mismatched.append(f"{path or 'the state'}: {reason}")
 
     def fits(self, node: Node, dest: torch.Tensor, path: str, *, in_place: bool = True) -> bool:
         """Whether the leaf can fill the tensor. Notes a mismatch, or the memory if it can be filled directly."""
